@@ -1,0 +1,93 @@
+"""EngineClient: the one protocol that the language, the server and the tools speak to an engine, wherever it runs.
+
+In a script the engine is a thread of this process; under `ramet serve` it is another process behind msgspec frames; over
+HTTP it is `/v1/programs`. All three have these verbs, and a program can't tell which it got. Errors are `RametError`s;
+a generation's error is raised from its iterator after the events before it.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from ramet.runtime.types import (
+    BranchHandle,
+    EngineStatistics,
+    Event,
+    GapKind,
+    GenerateSpec,
+    Mark,
+    ModelCard,
+    Piece,
+    ProgramSpec,
+    Selection,
+    SelectMethod,
+    Usage,
+)
+
+
+class EngineClient(Protocol):
+    """Verbs on branches. A branch runs one verb at a time; different branches run side by side."""
+
+    @property
+    def card(self) -> ModelCard: ...
+
+    async def open(self, program: ProgramSpec) -> BranchHandle:
+        """A new program with one empty branch."""
+        ...
+
+    async def extend(self, branch: BranchHandle, pieces: Sequence[Piece]) -> None:
+        """Append. Cheap: literals are joined, and tokenised once, when a generation, a select or a mark needs them."""
+        ...
+
+    def generate(self, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Event]:
+        """Generate on the branch; its tokens stay on it. Closing the iterator early aborts and frees within one step."""
+        ...
+
+    async def select(
+        self,
+        branch: BranchHandle,
+        choices: Sequence[str],
+        method: SelectMethod = "total",
+        temperature: float = 0.0,
+        seed: int | None = None,
+        append: bool = True,
+    ) -> Selection:
+        """Score all choices in one pass over their token trie; append the winner's tokens to the branch."""
+        ...
+
+    async def fork(self, branch: BranchHandle, n: int) -> list[BranchHandle]:
+        """n branches that continue from here: O(1), nothing is copied but ids."""
+        ...
+
+    async def mark(self, branch: BranchHandle) -> Mark: ...
+
+    async def rollback(self, branch: BranchHandle, mark: Mark) -> None:
+        """Cut back to the mark: tokens, text, grammar and messages."""
+        ...
+
+    async def gap(
+        self, branch: BranchHandle, kind: GapKind, tool: str | None = None, expected_s: float | None = None
+    ) -> None:
+        """The branch waits for a tool, a human or a join: its KV stays by value, not by lock. The next verb ends it."""
+        ...
+
+    async def close(self, branch: BranchHandle, *, program: bool = False) -> Usage:
+        """Close one branch, or its whole program; frees what only it used, and aborts what runs."""
+        ...
+
+    async def tokens(self, branch: BranchHandle) -> list[int]:
+        """The branch's token ids, pending literals included."""
+        ...
+
+    async def text(self, branch: BranchHandle) -> str:
+        """The branch's text as the model sees it, special tokens spelled out."""
+        ...
+
+    async def tokenize(self, text: str, *, allow_special: bool = False, add_bos: bool = False) -> list[int]: ...
+
+    async def detokenize(self, tokens: Sequence[int], *, skip_special: bool = False) -> str: ...
+
+    async def statistics(self) -> EngineStatistics: ...
+
+    async def flush_cache(self) -> int:
+        """Drop every cached page that nobody leases; returns how many."""
+        ...
