@@ -1,8 +1,8 @@
 """EngineClient: the one protocol that the language, the server and the tools speak to an engine, wherever it runs.
 
-In a script the engine is a thread of this process; under `ramet serve` it is another process behind msgspec frames; over
-HTTP it is `/v1/programs`. All three have these verbs, and a program can't tell which it got. Errors are `RametError`s;
-a generation's error is raised from its iterator after the events before it.
+In a script the engine is a thread of this process; under `ramet serve` it is another process behind msgspec frames;
+over HTTP it is `/v1/programs`. All three have these verbs, and a program can't tell which it got. Errors are
+`RametError`s; a generation's error is raised from its iterator after the events before it.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -39,7 +39,7 @@ class EngineClient(Protocol):
         ...
 
     def generate(self, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Event]:
-        """Generate on the branch; its tokens stay on it. Closing the iterator early aborts and frees within one step."""
+        """Generate on the branch; its tokens stay on it. Closing the iterator early aborts, freeing in one step."""
         ...
 
     async def select(

@@ -1,8 +1,8 @@
 """The vocabulary of the runtime: what crosses from one room to the next. Values only: no behaviour, no torch, no clock.
 
-Two worlds meet here. Above the engine, a *branch* is extended with pieces and generates events; `runtime/client.py` has the
-verbs. Below it, a *step* is planned in ints (`StepPlan`), worked in tensors, and comes back as ints (`StepResult`).
-Structs that cross a process every step are frozen tagged msgspec Structs.
+Two worlds meet here. Above the engine, a *branch* is extended with pieces and generates events; `runtime/client.py`
+has the verbs. Below it, a *step* is planned in ints (`StepPlan`), worked in tensors, and comes back as ints
+(`StepResult`). Structs that cross a process every step are frozen tagged msgspec Structs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,9 @@ from ramet.constrained.spec import Spec
 
 FinishReason = Literal["stop", "length", "tool_calls", "abort", "error"]
 GapKind = Literal["tool", "human", "join"]
-SelectMethod = Literal["total", "token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized"]
+SelectMethod = Literal[
+    "total", "token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized"
+]
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,7 +315,7 @@ class PlannedRow(NamedTuple):
     select). The followers are `followers`."""
     followers: Sequence[int] = ()
     parents: Sequence[int] | None = None
-    """A token tree (select, tree drafts): index in this row of each token's parent, -1 for the cached prefix. None: a line."""
+    """A token tree (select, tree drafts): index in this row of each token's parent, -1: the prefix. None: a line."""
 
 
 class RowGroup(NamedTuple):
