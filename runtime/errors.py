@@ -19,20 +19,19 @@ RametError
     └── NotEnoughMemory        names the numbers, and the flag that would fit
 """
 
-from typing import ClassVar
 
 
 class RametError(Exception):
-    """Base of all. `status` is the HTTP status, `code` a short word for machines."""
+    """Base of all."""
 
-    status: ClassVar[int] = 500
+    status: int = 500
+    """HTTP status."""
     code: str = "internal_error"
+    """A short word for machines."""
+    at: str | None = None
+    """Path of the offending field (`$.max_tokens`) or JSON Pointer, where there is one."""
     retry_after_s: float | None = None
-
-    @property
-    def at(self) -> str | None:
-        """Path of the offending field (`$.max_tokens`) or JSON Pointer, where there is one."""
-        return None
+    """Seconds after which trying again may help; None: it won't, or nobody knows."""
 
 
 class BadRequest(RametError):
@@ -44,14 +43,9 @@ class BadRequest(RametError):
     def __init__(self, *, expected: str, got: object, at: str, hint: str = "", code: str | None = None) -> None:
         shown = _shorten(repr(got))
         super().__init__(f"expected {expected}, got {shown} - at `{at}`.{' ' + hint if hint else ''}")
-        self.expected, self.got, self.hint = expected, shown, hint
-        self._at = at
+        self.expected, self.got, self.hint, self.at = expected, shown, hint, at
         if code is not None:
             self.code = code
-
-    @property
-    def at(self) -> str | None:
-        return self._at
 
 
 class ContextOverflow(BadRequest):
