@@ -1,4 +1,4 @@
-"""Request bodies: size, depth, UTF-8 and shape, each refused with the field's path. Nothing here raises anything else."""
+"""Request bodies: size, depth, UTF-8 and shape, each refused with the field's path, and nothing else raised."""
 
 import re
 from typing import TypeVar

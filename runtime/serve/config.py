@@ -42,7 +42,7 @@ class ServeConfig:
     splice: bool = True
     """An echoed assistant turn that is ours is replaced by the very tokens that were generated."""
     strip_nonces: bool = True
-    """Drop per-request nonce lines that known clients put in front of their system prompt (documented in docs/serving.md)."""
+    """Drop per-request nonce lines that known clients put before their system prompt (docs/serving.md lists them)."""
     vllm_metric_names: bool = False
     """Also export the `vllm:` names that dashboards know."""
     tool_format: str | None = None

@@ -1,4 +1,4 @@
-"""Our errors as the bodies that OpenAI's and Anthropic's SDKs expect (clients.md R15). No path or traceback gets out."""
+"""Our errors as the bodies that OpenAI's and Anthropic's SDKs expect (clients.md R15), without path or traceback."""
 
 import logging
 from collections.abc import Mapping
@@ -74,7 +74,9 @@ def error_response(error: RametError, path: str) -> Response:
 
 
 def json_response(body: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(body), status_code=status, media_type="application/json", headers=dict(headers or {}))
+    return Response(
+        msgspec.json.encode(body), status_code=status, media_type="application/json", headers=dict(headers or {})
+    )
 
 
 async def on_ramet_error(http: Request, error: Exception) -> Response:
@@ -86,7 +88,9 @@ async def on_ramet_error(http: Request, error: Exception) -> Response:
 async def on_http_exception(http: Request, error: Exception) -> Response:
     """FastAPI's own 404, 405 and 422, in the client's dialect."""
     status = int(getattr(error, "status_code", 500))
-    ours = RametError({404: f"no route {http.url.path}", 405: f"{http.method} is not allowed here"}.get(status, str(error)))
+    ours = RametError(
+        {404: f"no route {http.url.path}", 405: f"{http.method} is not allowed here"}.get(status, str(error))
+    )
     ours.code = {404: "not_found", 405: "method_not_allowed"}.get(status, "invalid_request_error")
     ours.status = status
     return error_response(ours, http.url.path)

@@ -1,0 +1,87 @@
+"""What a tool-call format is: how a model family writes calls, how it is told of tools, and how it is held to them.
+
+One file per family, the same names in each: `NAME`, `recognises`, `describe`, `render_calls`, `spec`, `parser`.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from ramet.constrained.spec import JsonSchema, Literal_, OneOf, Repeat, Spec, Tagged
+from ramet.constrained.spec import Sequence as InOrder
+from ramet.runtime.serve.parts import Parser
+
+NAME_TAG, ARGUMENTS_TAG = "tool_name", "tool_arguments"
+
+
+class Tool(NamedTuple):
+    """A function the model may call."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    strict: bool
+    raw: Mapping[str, Any]
+    """As the client sent it: what the chat template gets."""
+
+
+class Call(NamedTuple):
+    """A past call, as the client sent it back."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolFormat(Protocol):
+    """A module with these names is one."""
+
+    NAME: str
+    SPECIAL_MARKS: bool
+    """Its marks are special tokens, which plain decoding would drop."""
+
+    def recognises(self, chat_template: str) -> bool: ...
+
+    def describe(self, tools: Sequence[Tool]) -> str | None:
+        """What to add to the system prompt; None where the model's template renders tools itself."""
+        ...
+
+    def render_calls(self, calls: Sequence[Call]) -> str | None:
+        """Past calls as assistant text; None where the template renders them."""
+        ...
+
+    def spec(self, tools: Sequence[Tool], *, at_least_one: bool, parallel: bool) -> Spec:
+        """The grammar of calls (and of free text before them, unless one is required)."""
+        ...
+
+    def parser(self, tools: Sequence[Tool]) -> Parser: ...
+
+
+def call_object(tool: Tool, argument_key: str = "arguments") -> Spec:
+    """`{"name": "...", "arguments": {...}}` with the tool's schema, its name and arguments reported as events."""
+    return InOrder(
+        items=(
+            Literal_(text='{"name": "'),
+            Tagged(name=NAME_TAG, item=Literal_(text=json.dumps(tool.name, ensure_ascii=False)[1:-1])),
+            Literal_(text=f'", "{argument_key}": '),
+            Tagged(name=ARGUMENTS_TAG, item=arguments_schema(tool)),
+            Literal_(text="}"),
+        )
+    )
+
+
+def arguments_schema(tool: Tool) -> Spec:
+    """The language of a tool's arguments: always an object, and the tool's own schema."""
+    schema = dict(tool.parameters) or {"type": "object"}
+    schema.setdefault("type", "object")
+    unsupported = "error" if tool.strict else "declare"
+    return JsonSchema(schema=json.dumps(schema, ensure_ascii=False), unsupported=unsupported)  # type: ignore[arg-type]
+
+
+def one_of(items: Sequence[Spec]) -> Spec:
+    return items[0] if len(items) == 1 else OneOf(items=tuple(items))
+
+
+def repeated(item: Spec, *, at_least_one: bool, parallel: bool, separator: str = "") -> Spec:
+    """No call, one or many, as the request allows."""
+    return Repeat(item=item, minimum=int(at_least_one), maximum=None if parallel else 1, separator=separator)
