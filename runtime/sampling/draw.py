@@ -1,0 +1,218 @@
+"""LOGITS -> IDS: temperature, top-k, top-p, min-p, and the draw, for many rows at once. Knows no sequence, no grammar.
+
+The order is temperature, top-k, top-p (of what top-k left, renormalised), min-p. Each of the three filters keeps a head
+of the tokens sorted by logit, so together they are one number a row: the *floor*, the smallest logit that stays. Tokens
+whose logits tie with the floor stay as well; so the kept set does not depend on how a sort breaks ties.
+
+No row is sorted unless it must be: the floor is sought in the 64 largest logits, and only then in a sort of them all. A
+row whose kept tokens all lie in that head draws among them, any other from the whole vocabulary above its floor. Both
+meet the same noise (noise.py), so which way a row took cannot be seen.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ramet.runtime.sampling.noise import log_exponentials, noise_bits_reference, noise_keys
+from ramet.runtime.types import Sampling
+
+GREEDY_BELOW = 1e-5
+"""A temperature up to this is greedy: the quotients would overflow long before the draw differed."""
+_HEAD = 64
+"""Wide enough for most rows (top-k 50, or a confident model under top-p); a wider head costs more than it saves."""
+
+
+def is_greedy(sampling: Sampling) -> bool:
+    """Is there nothing to draw?"""
+    return sampling.temperature <= GREEDY_BELOW or sampling.top_k == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawSettings:
+    """Per row, how to draw."""
+
+    temperature: Tensor
+    """float32 [R]  above GREEDY_BELOW"""
+    top_k: Tensor
+    """int64 [R]  1 to V; V: no filter"""
+    top_p: Tensor
+    """float64 [R]  in (0, 1]; 1: no filter"""
+    log_min_p: Tensor
+    """float32 [R]  -inf: no filter"""
+    keys: Tensor
+    """int32 [R, 2]  from `noise_keys`"""
+    is_cut: NDArray[np.bool_]
+    """[R], on the host: does top-k or top-p filter this row?"""
+    has_top_p: bool
+    has_min_p: bool
+    """Does top-p, does min-p filter any row?"""
+
+
+def draw_settings(
+    rows: Sequence[Sampling], seeds: list[int], positions: list[int], vocabulary_size: int, device: torch.device
+) -> DrawSettings:
+    """Settings of the rows that draw (not the greedy ones), in order."""
+    top_k = [row.top_k if 0 < row.top_k < vocabulary_size else vocabulary_size for row in rows]
+    min_p = np.array([row.min_p for row in rows], dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        log_min_p = np.log(min_p)
+    return DrawSettings(
+        temperature=torch.tensor([row.temperature for row in rows], dtype=torch.float32, device=device),
+        top_k=torch.tensor(top_k, dtype=torch.int64, device=device),
+        top_p=torch.tensor([row.top_p for row in rows], dtype=torch.float64, device=device),
+        log_min_p=torch.from_numpy(log_min_p).to(device=device, dtype=torch.float32),
+        keys=torch.from_numpy(noise_keys(seeds, positions)).to(device),
+        is_cut=np.array([k < vocabulary_size or row.top_p < 1 for k, row in zip(top_k, rows, strict=True)]),
+        has_top_p=any(row.top_p < 1 for row in rows),
+        has_min_p=bool((min_p > 0).any()),
+    )
+
+
+def argmax_rows(logits: Tensor) -> Tensor:
+    """The first largest logit of each row: int64 [R]. numpy's is several times faster than torch's on a CPU."""
+    if logits.device.type == "cpu":
+        return torch.from_numpy(logits.numpy().argmax(-1))
+    return logits.argmax(-1)
+
+
+def draw_tokens(logits: Tensor, settings: DrawSettings) -> Tensor:
+    """Draw one token a row: int64 [R].
+
+    logits  float32 [R, V]  no NaN, no +inf, in each row at least one that is finite; not changed
+    """
+    scaled = logits / settings.temperature[:, None]
+    floors = torch.full_like(settings.log_min_p, float("-inf"))
+    if settings.has_min_p:
+        floors = scaled.amax(-1) + settings.log_min_p
+    drawn = torch.empty(len(scaled), dtype=torch.int64, device=logits.device)
+    for rows in _chosen(~settings.is_cut, logits.device):
+        drawn[rows] = _race_all(scaled[rows], floors[rows], settings.keys[rows])
+    for rows in _chosen(settings.is_cut, logits.device):
+        drawn[rows] = _race_cut(scaled[rows], floors[rows], _take(settings, rows))
+    return drawn
+
+
+def _chosen(flags: NDArray[np.bool_], device: torch.device) -> list[Tensor | slice]:
+    """The rows flagged, as one index; none where there are none; a slice, which copies nothing, where it is all."""
+    if flags.all():
+        return [slice(None)]
+    return [torch.from_numpy(flags.nonzero()[0]).to(device)] if flags.any() else []
+
+
+def _race_all(scaled: Tensor, floors: Tensor, keys: Tensor) -> Tensor:
+    scores = log_exponentials(keys, scaled.shape[1]).neg_().add_(scaled)  # [R, V]
+    if bool((floors > float("-inf")).any()):
+        scores.masked_fill_(scaled < floors[:, None], float("-inf"))
+    return argmax_rows(scores)
+
+
+def _race_cut(scaled: Tensor, floors: Tensor, settings: DrawSettings) -> Tensor:
+    """Rows that top-k or top-p filters: among the head where it holds all that is kept, else by the floor of a sort."""
+    values, tokens = scaled.topk(min(_HEAD, scaled.shape[1]))  # [R, W], largest first
+    totals = torch.logsumexp(scaled, -1) if settings.has_top_p else floors
+    floor = torch.maximum(floors, _cut(values, totals, settings, scaled.shape[1]))
+    scores = values - log_exponentials(settings.keys, scaled.shape[1], tokens)
+    scores.masked_fill_(values < floor[:, None], float("-inf"))
+    drawn = tokens.gather(1, argmax_rows(scores)[:, None])[:, 0]
+    if scaled.shape[1] == values.shape[1] or bool((found := values[:, -1] < floor).all()):
+        return drawn
+    rest = (~found).nonzero()[:, 0]
+    scaled, settings = scaled[rest], _take(settings, rest)
+    floor = torch.maximum(floors[rest], _cut_of_all(scaled, totals[rest], settings))
+    drawn[rest] = _race_all(scaled, floor, settings.keys)
+    return drawn
+
+
+def _cut_of_all(scaled: Tensor, totals: Tensor, settings: DrawSettings) -> Tensor:
+    """The floor that top-k and top-p set, of whole rows. Sorting is cheap: it is the sums that go no further than needed."""
+    values = _sorted(scaled)
+    V = values.shape[1]
+    for width in (1024, 8192):
+        floor = _cut(values[:, :width], totals, settings, V)
+        if bool((floor > float("-inf")).all()):
+            return floor
+    return _cut(values, totals, settings, V)
+
+
+def _sorted(scaled: Tensor) -> Tensor:
+    """Values only, largest first. numpy's sort is vectorised: 30 times faster than torch's on a CPU."""
+    if scaled.device.type == "cpu":
+        return torch.from_numpy(np.sort(scaled.numpy(), axis=-1)).flip(-1)
+    return scaled.sort(-1, descending=True).values
+
+
+def _cut(values: Tensor, totals: Tensor, settings: DrawSettings, V: int) -> Tensor:
+    """The floor that top-k and top-p set, as far as this head shows it; -inf where the head is too short to tell.
+
+    values  float32 [R, W]  the largest scaled logits of each row, sorted
+    totals  float32 [R]     logsumexp of the whole rows (read only where top-p filters)
+    """
+    width = values.shape[1]
+    knows_k = (settings.top_k <= width)[:, None]  # [R, 1], as all that follows but weights
+    of_k = values.gather(1, (settings.top_k.clamp(max=width) - 1)[:, None]).masked_fill_(~knows_k, float("-inf"))
+    if not settings.has_top_p:
+        return of_k[:, 0]
+    weights = (values - values[:, :1]).double().exp_().masked_fill_(values < of_k, 0.0)  # [R, W]
+    whole = weights.sum(-1, keepdim=True)
+    if width < V:
+        all_of_row = (totals - values[:, 0]).double().exp_()[:, None]
+        whole = torch.where(knows_k, whole, all_of_row)
+    reached = weights.cumsum(-1)
+    wanted = settings.top_p[:, None] * whole
+    last = ((reached - weights < wanted) & (weights > 0)).sum(-1, keepdim=True) - 1  # before it, less than wanted
+    tells = knows_k | ((settings.top_k[:, None] >= V) & (reached[:, -1:] >= wanted))
+    of_p = values.gather(1, last.clamp_(min=0))
+    return torch.where(tells & (settings.top_p[:, None] < 1), of_p, of_k)[:, 0]
+
+
+def _take(settings: DrawSettings, rows: Tensor | slice) -> DrawSettings:
+    if isinstance(rows, slice):
+        return settings
+    return DrawSettings(
+        temperature=settings.temperature[rows],
+        top_k=settings.top_k[rows],
+        top_p=settings.top_p[rows],
+        log_min_p=settings.log_min_p[rows],
+        keys=settings.keys[rows],
+        is_cut=settings.is_cut[rows.cpu().numpy()],
+        has_top_p=settings.has_top_p,
+        has_min_p=settings.has_min_p,
+    )
+
+
+# The definition, one row at a time, in float64 and Python; tests compare with it ------------------------------------
+
+
+def kept_reference(logits: Sequence[float], sampling: Sampling) -> dict[int, float]:
+    """Token -> probability of what the filters keep: the distribution that a row is drawn from."""
+    scaled = {token: logit / sampling.temperature for token, logit in enumerate(logits) if logit > float("-inf")}
+    top = max(scaled.values())
+    weights = {token: float(np.exp(value - top)) for token, value in scaled.items()}
+    order = sorted(weights, key=lambda token: -scaled[token])
+    if 0 < sampling.top_k < len(order):
+        order = [token for token in order if scaled[token] >= scaled[order[sampling.top_k - 1]]]
+    if sampling.top_p < 1:
+        wanted, before, last = sampling.top_p * sum(weights[token] for token in order), 0.0, order[0]
+        for token in order:
+            if before >= wanted:
+                break
+            before, last = before + weights[token], token
+        order = [token for token in order if scaled[token] >= scaled[last]]
+    order = [token for token in order if weights[token] >= sampling.min_p]
+    total = sum(weights[token] for token in order)
+    return {token: weights[token] / total for token in order}
+
+
+def draw_reference(logits: Sequence[float], sampling: Sampling, seed: int, position: int) -> int:
+    """One draw, by the definition."""
+    first, second = (int(word) & 0xFFFFFFFF for word in noise_keys([seed], [position])[0])
+
+    def score(token: int, probability: float) -> float:
+        uniform = (noise_bits_reference((first, second), token) + 0.5) * 2.0**-31
+        return float(np.log(probability) - np.log(-np.log1p(-uniform)))
+
+    return max(kept_reference(logits, sampling).items(), key=lambda item: score(*item))[0]
