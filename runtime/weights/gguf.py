@@ -48,7 +48,9 @@ def open_gguf(path: Path) -> GgufFile:
     """Parse the header of a GGUF file. Raises WeightsCorrupt (torn, not GGUF) or UnsupportedModel (version, types)."""
     with path.open("rb") as file:
         try:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            data = mmap.mmap(
+                file.fileno(), 0, access=mmap.ACCESS_COPY
+            )  # writable pages that are never written: torch asks for them
         except ValueError as error:  # an empty file can't be mapped
             raise WeightsCorrupt(f"{path} is empty; download it again.") from error
     cursor = _Cursor(path, data)
@@ -102,7 +104,9 @@ class _Cursor:
     def plausible(self, count: int, *, least_bytes: int) -> int:
         """`count` items of at least `least_bytes` must fit in what is left, or the count itself is damaged."""
         if count * least_bytes > self.size - self.position:
-            raise WeightsCorrupt(f"{self.path} claims {count} entries at byte {self.position}, more than it has room for.")
+            raise WeightsCorrupt(
+                f"{self.path} claims {count} entries at byte {self.position}, more than it has room for."
+            )
         return count
 
     def scalar(self, code: str) -> int:
@@ -151,14 +155,18 @@ class _Cursor:
                     raise struct.error
                 found.append(data[start:position].decode("utf-8"))
         except (struct.error, UnicodeDecodeError) as error:
-            raise WeightsCorrupt(f"{self.path} is damaged: string {len(found)} of {count} is not whole UTF-8.") from error
+            raise WeightsCorrupt(
+                f"{self.path} is damaged: string {len(found)} of {count} is not whole UTF-8."
+            ) from error
         self.position = position
         return found
 
     def record(self) -> TensorRecord:
         name, num_dimensions = self.string(), self.scalar("I")
         if num_dimensions > _MOST_DIMENSIONS:
-            raise WeightsCorrupt(f"{self.path}: tensor {name!r} claims {num_dimensions} dimensions, at most 4 are known.")
+            raise WeightsCorrupt(
+                f"{self.path}: tensor {name!r} claims {num_dimensions} dimensions, at most 4 are known."
+            )
         shape = tuple(self.scalar("Q") for _ in range(num_dimensions))[::-1]
         code, offset = self.scalar("I"), self.scalar("Q")
         if code not in GGML_TYPES:

@@ -1,0 +1,277 @@
+"""Text to token ids and back, with the bytes of every id. A leaf: knows no model, no template and no engine.
+
+Wraps a `tokenizers.Tokenizer`. Three things are added to it:
+1. Special tokens inside text are plain text unless the caller allows them, so that a user can't write `<|im_end|>` into
+   a conversation. Two encoders over one model: one that sees special tokens, one that does not.
+2. The bytes of each id, exactly: what a grammar and an incremental decoder work with. GPT-2's byte alphabet,
+   SentencePiece's U+2581 and `<0x0A>` pieces end in the same table.
+3. `incremental_tail_encode`: a long text that grows is re-tokenised from its last safe border only, with the same result
+   as from the start. Why a border is safe is said at `_last_safe_border`.
+"""
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as RawTokenizer
+
+_SPACE_MARK = "▁"
+_BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+END_OF_TURN_TOKENS = (
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|end|>",
+)
+"""Special tokens that end a turn in some family; a generation stops at those that the vocabulary has."""
+
+_SHORTEST_SAVING = 256
+"""Characters before which tokenising from the start is as cheap as looking for a border."""
+
+
+class Tail(NamedTuple):
+    """encode(old + addition) == old_tokens[:num_kept] + tokens."""
+
+    num_kept: int
+    tokens: list[int]
+
+
+class Tokenizer:
+    """A vocabulary with both directions. Immutable; safe to use from several threads."""
+
+    def __init__(
+        self,
+        raw: RawTokenizer,
+        *,
+        bos_id: int | None = None,
+        eos_ids: Iterable[int] = (),
+        adds_bos: bool = False,
+    ) -> None:
+        """raw       the tokenizer; its truncation, padding and post-processor are not used
+        bos_id    id that begins a text, where the model has one
+        eos_ids   ids that end a generation; those of END_OF_TURN_TOKENS in the vocabulary are added
+        adds_bos  whether the model was trained with `bos_id` before plain text
+        """
+        raw.no_truncation()
+        raw.no_padding()
+        self._with_special = raw
+        self._added: dict[int, AddedToken] = raw.get_added_tokens_decoder()
+        self.special_ids: frozenset[int] = frozenset(i for i, token in self._added.items() if token.special)
+        """Control tokens: never printed, never made from plain text."""
+        self.bos_id, self.adds_bos = bos_id, adds_bos and bos_id is not None
+        known_ends = (raw.token_to_id(text) for text in END_OF_TURN_TOKENS)
+        extra = {i for i in known_ends if i is not None and i in self.special_ids}
+        self.end_ids: tuple[int, ...] = tuple(sorted({*eos_ids} | extra))
+        """A generation stops at any of these."""
+        self.eos_id: int | None = next(iter(eos_ids), None) if isinstance(eos_ids, Sequence) else None
+        """The first of the given `eos_ids`: what templates call eos_token."""
+        self.vocabulary_size: int = max(raw.get_vocab_size(with_added_tokens=True), 1 + max(self._added, default=-1))
+        """Ids lie in [0, vocabulary_size)."""
+
+    # ---- text -> ids
+
+    def encode(self, text: str, *, allow_special: bool = False, add_bos: bool = False) -> list[int]:
+        """Ids of `text`. Special tokens written in it count as such only where `allow_special`. `add_bos` puts the
+        begin token first, unless the ids begin with it already. Lone surrogates become U+FFFD."""
+        ids: list[int] = self._encoder(allow_special).encode(_sound(text), add_special_tokens=False).ids
+        if add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
+            ids.insert(0, self.bos_id)
+        return ids
+
+    def encode_batch(self, texts: Sequence[str], *, allow_special: bool = False) -> list[list[int]]:
+        """`encode` of each, in parallel."""
+        found = self._encoder(allow_special).encode_batch_fast(
+            [_sound(text) for text in texts], add_special_tokens=False
+        )
+        return [encoding.ids for encoding in found]
+
+    def _encoder(self, allow_special: bool) -> RawTokenizer:
+        return self._with_special if allow_special else self._plain
+
+    @functools.cached_property
+    def _plain(self) -> RawTokenizer:
+        """The same model, blind to special tokens. Shares the vocabulary; only the added tokens are entered again."""
+        raw = self._with_special
+        plain = RawTokenizer(raw.model)
+        if raw.normalizer is not None:
+            plain.normalizer = raw.normalizer
+        if raw.pre_tokenizer is not None:
+            plain.pre_tokenizer = raw.pre_tokenizer
+        add_tokens_in_id_order(plain, self._added)
+        plain.encode_special_tokens = True
+        return plain
+
+    # ---- ids -> text
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Text of `ids`; bytes that are not UTF-8 become U+FFFD. Unknown ids raise IndexError."""
+        kept = (i for i in ids if not (skip_special and i in self.special_ids))
+        return b"".join(self._bytes[i] for i in kept).decode("utf-8", errors="replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that this id adds to a text; a special token's are its name. b"" for ids that stand for nothing."""
+        return self._bytes[token_id]
+
+    @property
+    def all_token_bytes(self) -> Sequence[bytes]:
+        """`token_bytes` of every id, by id."""
+        return self._bytes
+
+    def token_id(self, token: str) -> int | None:
+        """Id of a token by its name in the vocabulary (`<|im_end|>`)."""
+        return self._with_special.token_to_id(token)  # type: ignore[no-any-return]
+
+    def special_text(self, token_id: int | None) -> str:
+        """How a template names the token; "" for None."""
+        return "" if token_id is None else str(self._with_special.id_to_token(token_id) or "")
+
+    @functools.cached_property
+    def special_names(self) -> tuple[str, ...]:
+        """The texts of all special tokens, longest first."""
+        names = (self._added[i].content for i in self.special_ids)
+        return tuple(sorted(names, key=len, reverse=True))
+
+    @functools.cached_property
+    def _bytes(self) -> tuple[bytes, ...]:
+        vocabulary: dict[str, int] = self._with_special.get_vocab(with_added_tokens=True)
+        spell = _spell_byte_level if self._is_byte_level else _spell_sentencepiece
+        table = [b""] * self.vocabulary_size
+        for token, index in vocabulary.items():
+            table[index] = token.encode() if index in self._added else spell(token)
+        return tuple(table)
+
+    @functools.cached_property
+    def _is_byte_level(self) -> bool:
+        """Whether pieces are written in GPT-2's byte alphabet."""
+        parts = (self._with_special.decoder, self._with_special.pre_tokenizer)
+        return any("ByteLevel" in str(_settings(part)) for part in parts if part is not None)
+
+    # ---- a text that grows
+
+    def incremental_tail_encode(
+        self, text: str, tokens: Sequence[int], addition: str, *, allow_special: bool = False
+    ) -> Tail:
+        """Given tokens == encode(text), what encode(text + addition) is: how many of `tokens` stay, and what follows.
+
+        Costs the addition plus a few words, not the whole text, except where no safe border is near.
+        """
+        border = self._last_safe_border(text) if len(text) >= _SHORTEST_SAVING else None
+        if border is None:
+            return Tail(0, self.encode(text + addition, allow_special=allow_special))
+        num_redone = self._tokens_of_suffix(tokens, self._normalized(text[border:]).encode("utf-8", "replace"))
+        if num_redone is None:
+            return Tail(0, self.encode(text + addition, allow_special=allow_special))
+        start = border + 1 if self._prepends_space else border  # the encoder itself puts the space back
+        tail = self.encode(text[start:] + addition, allow_special=allow_special)
+        return Tail(len(tokens) - num_redone, tail)
+
+    def _last_safe_border(self, text: str) -> int | None:
+        """Index of a space at which tokenising may start afresh, whatever is appended to `text`; None: there is none.
+
+        word| word    The character before is not blank, so no piece reaches over the border: byte-level patterns end a
+                      piece at a blank, except at line breaks, and SentencePiece vocabularies with a piece like "a▁b" are
+                      ruled out by `_pieces_end_at_spaces`. Patterns look ahead by a run of blanks at most, and the
+                      character after the border is no blank, so nothing before it saw the end of the text.
+        An added token that the addition completes can begin before the text's end: stay clear of it by its length.
+        """
+        if not self._pieces_end_at_spaces:
+            return None
+        last = len(text) - self._longest_added - 4
+        for index in range(last, max(0, last - 2000), -1):
+            if text[index] == " " and not text[index - 1].isspace() and not text[index + 1].isspace():
+                return index
+        return None
+
+    def _tokens_of_suffix(self, tokens: Sequence[int], suffix: bytes) -> int | None:
+        """How many of the last tokens spell exactly `suffix`; None where no border of tokens falls there."""
+        left = len(suffix)
+        for count, token in enumerate(reversed(tokens)):
+            if left <= 0:
+                return count if left == 0 else None
+            left -= len(self._bytes[token])
+        return None
+
+    def _normalized(self, text: str) -> str:
+        """As the vocabulary sees it, with blanks as blanks (NFC may join characters)."""
+        normalizer = self._with_special.normalizer
+        if normalizer is None or not self._is_byte_level:
+            return text
+        return str(normalizer.normalize_str(text))
+
+    @functools.cached_property
+    def _longest_added(self) -> int:
+        return max((len(token.content) for token in self._added.values()), default=0)
+
+    @functools.cached_property
+    def _prepends_space(self) -> bool:
+        """SentencePiece models put a space before a text."""
+        return self.token_bytes(self.encode("x")[0]).startswith(b" ")
+
+    @functools.cached_property
+    def _pieces_end_at_spaces(self) -> bool:
+        kind = type(self._with_special.model).__name__
+        if kind != "BPE":
+            return False
+        if self._is_byte_level:
+            return self._with_special.pre_tokenizer is not None
+        return not any(_SPACE_MARK in piece.lstrip(_SPACE_MARK) for piece in self._with_special.get_vocab(False))
+
+
+def add_tokens_in_id_order(raw: RawTokenizer, added: dict[int, AddedToken]) -> None:
+    """Enter added tokens so that each keeps its id: those new to the vocabulary are numbered in the order of entry."""
+    for _, group in _runs_of_same_kind(sorted(added.items())):
+        (raw.add_special_tokens if group[0].special else raw.add_tokens)(group)
+
+
+def _runs_of_same_kind(items: list[tuple[int, AddedToken]]) -> list[tuple[bool, list[AddedToken]]]:
+    runs: list[tuple[bool, list[AddedToken]]] = []
+    for _, token in items:
+        if not runs or runs[-1][0] != token.special:
+            runs.append((token.special, []))
+        runs[-1][1].append(token)
+    return runs
+
+
+def _settings(part: Any) -> str:
+    """A normalizer's, pre-tokenizer's or decoder's own JSON."""
+    state = part.__getstate__()
+    return state.decode() if isinstance(state, bytes) else json.dumps(state)
+
+
+def _sound(text: str) -> str:
+    """Lone surrogates have no UTF-8; the tokenizer would refuse the text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+@functools.cache
+def byte_alphabet() -> dict[str, int]:
+    """GPT-2's alphabet: each byte as a printable character (Radford et al. 2019, `bytes_to_unicode`)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable}
+    alphabet.update({chr(256 + rank): byte for rank, byte in enumerate(others)})
+    return alphabet
+
+
+def _spell_byte_level(token: str) -> bytes:
+    alphabet = byte_alphabet()
+    try:
+        return bytes([alphabet[character] for character in token])
+    except KeyError:  # not written in the alphabet: a name, not a piece
+        return token.encode()
+
+
+def _spell_sentencepiece(token: str) -> bytes:
+    byte = _BYTE_PIECE.fullmatch(token)
+    return bytes([int(byte[1], 16)]) if byte else token.replace(_SPACE_MARK, " ").encode()
