@@ -128,7 +128,7 @@ def _race_cut(scaled: Tensor, floors: Tensor, settings: DrawSettings) -> Tensor:
 
 
 def _cut_of_all(scaled: Tensor, totals: Tensor, settings: DrawSettings) -> Tensor:
-    """The floor that top-k and top-p set, of whole rows. Sorting is cheap: it is the sums that go no further than needed."""
+    """The floor that top-k and top-p set, of whole rows. Sorting is cheap: the sums go no further than they must."""
     values = _sorted(scaled)
     V = values.shape[1]
     for width in (1024, 8192):

@@ -1,8 +1,8 @@
 """Noise that is a pure function of (seed, position, token): no generator, no state, nothing to save or restore.
 
-A token is drawn by the exponential race: candidate i gets E_i ~ Exp(1), and the largest logit_i / T - log E_i wins, which
-happens with probability softmax(logits / T)_i. E_i comes from a counter-based hash, in the spirit of Salmon et al.,
-"Parallel random numbers: as easy as 1, 2, 3" (2011): the position is the counter, the seed the key. Therefore
+A token is drawn by the exponential race: candidate i gets E_i ~ Exp(1), and the largest logit_i / T - log E_i wins,
+which happens with probability softmax(logits / T)_i. E_i comes from a counter-based hash, in the spirit of "Parallel
+random numbers: as easy as 1, 2, 3" (Salmon et al. 2011): the position is the counter, the seed the key. Therefore
 
 - a seeded sequence draws the same tokens alone, in a batch, after preemption, on a fork's continuation, with drafts or
   without, and whichever candidates a filter left: a token's noise depends on nothing but these three numbers;

@@ -1,0 +1,50 @@
+"""LOGITS -> LOGITS: packed token masks, one bit a token. Knows no grammar; whoever has one writes into such words.
+
+Layout   words  int32  [W]   W = ceil(V / 32); bit j of word w, lowest first, is token 32 * w + j; 1 is allowed
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Words = NDArray[np.int32]
+
+
+def num_words(vocabulary_size: int) -> int:
+    return -(-vocabulary_size // 32)
+
+
+def pack(tokens: Iterable[int], vocabulary_size: int) -> Words:
+    """Words in which only `tokens` are allowed; ids outside the vocabulary are left out."""
+    bits = np.zeros(num_words(vocabulary_size) * 32, dtype=np.uint8)
+    known = [token for token in tokens if 0 <= token < vocabulary_size]
+    bits[known] = 1
+    return np.packbits(bits, bitorder="little").view(np.int32)
+
+
+def unpack(words: Words, vocabulary_size: int) -> NDArray[np.bool_]:
+    """bool [V]: may the token be drawn?"""
+    return np.unpackbits(words.view(np.uint8), bitorder="little", count=vocabulary_size).view(np.bool_)
+
+
+def apply_masks(logits: Tensor, masked: Sequence[tuple[int, Words]]) -> None:
+    """Set the logits of what the words deny to -inf, in place.
+
+    logits  float32 [R, V]
+    masked  (row, words) pairs
+    """
+    if not masked:
+        return
+    if logits.device.type == "cpu":
+        for row, words in masked:
+            denied = torch.from_numpy(~unpack(words, logits.shape[1]))
+            logits[row].masked_fill_(denied, float("-inf"))
+        return
+    packed = torch.from_numpy(np.stack([words for _, words in masked])).to(logits.device)  # [R, W]
+    shifts = torch.arange(32, dtype=torch.int32, device=logits.device)
+    bits = ((packed[:, :, None] >> shifts) & 1).flatten(1)[:, : logits.shape[1]]  # [R, V]
+    rows = torch.tensor([row for row, _ in masked], device=logits.device)
+    logits[rows] = logits[rows].masked_fill(bits == 0, float("-inf"))

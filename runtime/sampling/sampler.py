@@ -1,0 +1,179 @@
+"""LOGITS -> PROBS -> IDS for the rows of one step. Knows sequences only by what they ask; no grammar, no pages.
+
+The order of a row's life, and each stage's file:
+  1. logits that are not finite end the row, and no other                                      (here)
+  2. penalties, then bias, then the mask: grammar, allowed ids, no end before min_tokens       (penalties, masks)
+  3. logprobs, of what stage 2 left, before temperature                                        (logprobs)
+  4. greedy: the first largest; else temperature, top-k, top-p, min-p and the draw             (draw, noise)
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ramet.runtime.sampling.draw import argmax_rows, draw_settings, draw_tokens, is_greedy
+from ramet.runtime.sampling.logprobs import token_logprobs
+from ramet.runtime.sampling.masks import Words, apply_masks, pack
+from ramet.runtime.sampling.penalties import (
+    PenalisedRow,
+    TokenCounts,
+    apply_bias,
+    apply_penalties,
+    make_bias,
+    needs_counts,
+)
+from ramet.runtime.types import GenerateSpec, TokenLogprob
+
+
+class SamplerState:
+    """What sampling remembers of one sequence: almost nothing, since noise is a function of the position."""
+
+    def __init__(
+        self,
+        spec: GenerateSpec,
+        *,
+        prompt: Sequence[int],
+        output: Sequence[int],
+        end_ids: Iterable[int],
+        vocabulary_size: int,
+        default_seed: int,
+    ) -> None:
+        """`output`: tokens generated before, counted as if drawn here. `end_ids`: the model's; the spec's own stop ids
+        are added. `default_seed`: for a spec without one."""
+        self.sampling = spec.sampling
+        self.num_logprobs = spec.logprobs
+        self.seed = default_seed if spec.sampling.seed is None else spec.sampling.seed
+        self.is_greedy = is_greedy(spec.sampling)
+        self.bias = make_bias(spec.sampling.logit_bias, vocabulary_size)
+        self._counts = TokenCounts(prompt, output) if needs_counts(spec.sampling) else None
+        self._num_output = len(output)
+        self._min_tokens = spec.min_tokens
+        allowed = spec.sampling.allowed_token_ids
+        self._allowed = pack(allowed, vocabulary_size) if allowed else None
+        ends = {*(() if spec.ignore_eos else end_ids), *spec.stop_token_ids}
+        self._not_ends = ~pack(ends, vocabulary_size) if spec.min_tokens else None
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Tokens were drawn, or accepted."""
+        self._num_output += len(tokens)
+        if self._counts is not None:
+            self._counts.append(tokens)
+
+    def penalised(self, row: int, ahead: Sequence[int]) -> PenalisedRow | None:
+        """The row's penalties where `ahead` would have been appended; None: it has none."""
+        if self._counts is None:
+            return None
+        return PenalisedRow(row, self.sampling, *self._counts.seen(ahead))
+
+    def mask(self, grammar: Words | None, num_ahead: int) -> Words | None:
+        """What may be drawn `num_ahead` tokens from here; None: everything. A grammar that leaves only the end wins
+        over min_tokens."""
+        words = grammar
+        if self._allowed is not None:
+            words = self._allowed if words is None else words & self._allowed
+        if self._not_ends is not None and self._num_output + num_ahead < self._min_tokens:
+            kept = self._not_ends if words is None else words & self._not_ends
+            words = kept if kept.any() else words
+        return words
+
+
+class DrawRow(NamedTuple):
+    """One place where a token is wanted; row i of the logits belongs to the i-th of these."""
+
+    state: SamplerState
+    position: int
+    """Index in the whole sequence, prompt included, of the token to draw."""
+    ahead: Sequence[int] = ()
+    """Drafts between the sequence's end and this place, taken as accepted."""
+    grammar: Words | None = None
+    """The grammar's mask for this place."""
+
+
+class Drawn(NamedTuple):
+    """What a row gave: a token, or why there is none."""
+
+    token: int
+    logprob: TokenLogprob | None = None
+    """Where the spec asks for logprobs."""
+    problem: str | None = None
+    """The row has no token; the others do."""
+
+
+NOT_FINITE = "the model's logits are not finite"
+NOTHING_ALLOWED = "no token is allowed: grammar, allowed_token_ids and logit_bias leave none"
+
+
+def sample(logits: Tensor, rows: Sequence[DrawRow]) -> list[Drawn]:
+    """Draw a token for each row.
+
+    logits  float32 [R, V]  V: the tokenizer's vocabulary, without the model's padding; changed in place
+    """
+    if not rows:
+        return []
+    problems = _adjust(logits, rows)
+    tokens = _draw(logits, rows)
+    logprobs: list[TokenLogprob | None] = [None] * len(rows)
+    asking = [i for i, row in enumerate(rows) if row.state.num_logprobs is not None and i not in problems]
+    if asking:
+        wanted = logits if len(asking) == len(rows) else logits[asking]
+        num_top = [rows[i].state.num_logprobs or 0 for i in asking]
+        found = token_logprobs(wanted, [tokens[i] for i in asking], num_top)
+        for i, logprob in zip(asking, found, strict=True):
+            logprobs[i] = logprob
+    return [Drawn(token, logprobs[i], problems.get(i)) for i, token in enumerate(tokens)]
+
+
+def _adjust(logits: Tensor, rows: Sequence[DrawRow]) -> dict[int, str]:
+    """Stages 1 and 2. Rows with a problem are filled with zeros, so that they disturb nothing that follows."""
+    problems = dict.fromkeys(_rows_not_finite(logits), NOT_FINITE)
+    states = [(i, row, row.state) for i, row in enumerate(rows) if i not in problems]
+    penalties = [state.penalised(i, row.ahead) for i, row, state in states]
+    apply_penalties(logits, [penalised for penalised in penalties if penalised is not None])
+    biased = [(i, state.bias) for i, _, state in states if state.bias is not None]
+    apply_bias(logits, biased)
+    masks = [(i, state.mask(row.grammar, len(row.ahead))) for i, row, state in states]
+    masked = [(i, words) for i, words in masks if words is not None]
+    apply_masks(logits, masked)
+    narrowed = sorted({i for i, _ in biased} | {i for i, _ in masked})
+    if narrowed:
+        is_open = logits[narrowed].amax(-1) > float("-inf")
+        problems |= {i: NOTHING_ALLOWED for i, ok in zip(narrowed, is_open.tolist(), strict=True) if not ok}
+    if problems:
+        logits[list(problems)] = 0.0
+    return problems
+
+
+def _rows_not_finite(logits: Tensor) -> list[int]:
+    """A sum is finite where all are, unless it overflows: the cheap question first, the exact one where it says no."""
+    suspects = (~torch.isfinite(logits.sum(-1))).nonzero()[:, 0].tolist()
+    return [row for row in suspects if not bool(torch.isfinite(logits[row]).all())]
+
+
+def _draw(logits: Tensor, rows: Sequence[DrawRow]) -> list[int]:
+    """Stage 4: the token of each row."""
+    greedy = np.array([row.state.is_greedy for row in rows])
+    if greedy.all():
+        return _tolist(argmax_rows(logits))
+    drawing = [row for row in rows if not row.state.is_greedy]
+    settings = draw_settings(
+        [row.state.sampling for row in drawing],
+        [row.state.seed for row in drawing],
+        [row.position for row in drawing],
+        logits.shape[1],
+        logits.device,
+    )
+    if not greedy.any():
+        return _tolist(draw_tokens(logits, settings))
+    tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+    at = torch.from_numpy(greedy).to(logits.device)
+    tokens[at] = argmax_rows(logits[at])
+    tokens[~at] = draw_tokens(logits[~at], settings)
+    return _tolist(tokens)
+
+
+def _tolist(tokens: Tensor) -> list[int]:
+    found: list[int] = tokens.tolist()
+    return found
