@@ -4,8 +4,9 @@ Both spellings end in the same frozen values, so that a model file never asks wh
 the numbers and is not understood here raises UnsupportedModel: a model that runs wrong is worse than one that doesn't run.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 from ramet.runtime.errors import UnsupportedModel, WeightsCorrupt
@@ -89,6 +90,10 @@ class ModelConfig:
         """What attention scores are multiplied by."""
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
 
+    def with_context_length(self, context_length: int | None) -> "ModelConfig":
+        """The same model for another number of positions; None: as it is."""
+        return self if context_length is None else replace(self, context_length=context_length)
+
     def window(self, layer: int) -> int | None:
         """Keys that a query of this layer sees, its own included; None: all of them."""
         return self.windows[layer] if self.windows else None
@@ -133,7 +138,7 @@ def config_from_huggingface(raw: Mapping[str, Any]) -> ModelConfig:
     return _checked(config, "config.json")
 
 
-def _known_type(name: object) -> ModelType:
+def _known_type(name: Any) -> ModelType:
     if name not in MODEL_TYPES:
         raise UnsupportedModel(
             f"config.json says model_type {name!r}. Ramet runs {', '.join(MODEL_TYPES)}: choose a model of one of these."
@@ -222,7 +227,7 @@ def _rope(raw: Mapping[str, Any], context_length: int, default_theta: float) -> 
         original = context_length
     return RopeConfig(
         theta=float(raw.get("rope_theta", default_theta)),
-        kind=kind,
+        kind=cast(RopeKind, kind),
         factor=float(raw.get("factor") or context_length / original),
         original_context_length=int(original),
         low_freq_factor=float(raw.get("low_freq_factor", 1.0)),
@@ -305,11 +310,19 @@ def _gguf_rope(fields: "_Fields", default_theta: float, divisors: tuple[float, .
         original_context_length=fields.integer(
             "rope.scaling.original_context_length", fields.integer("context_length")
         ),
-        attention_factor=fields.optional_number("rope.scaling.attn_factor"),
+        attention_factor=_gguf_attention_factor(fields, kind),
         beta_fast=fields.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=fields.number("rope.scaling.yarn_beta_slow", 1.0),
         divisors=divisors,
     )
+
+
+def _gguf_attention_factor(fields: "_Fields", kind: str) -> float | None:
+    """GGUF stores what multiplies YaRN's own factor; None leaves that as it is."""
+    given = fields.optional_number("rope.scaling.attn_factor")
+    if given is None or kind != "yarn":
+        return None
+    return given * (0.1 * math.log(fields.number("rope.scaling.factor", 1.0)) + 1.0)
 
 
 def _checked(config: ModelConfig, where: str) -> ModelConfig:

@@ -7,8 +7,8 @@ matrix, so are gate and up: fewer, larger products.
 Letters as in batch.py, and d hidden size, F feed-forward width.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 
 import torch
 from torch import Tensor
@@ -91,11 +91,14 @@ class Attention:
 
     def _attend(self, q: Tensor, batch: StepBatch, keys: Tensor, values: Tensor) -> Tensor:
         lengths, tables = batch.context_lengths, batch.page_tables
-        options = dict(scale=self.scale, window=self.window, soft_cap=self.soft_cap, groups=batch.groups)
-        if q.shape[0] == lengths.shape[0]:  # one new token in each row
-            return decode_attention(q, keys, values, lengths, tables, **options)  # type: ignore[arg-type]
-        return extend_attention(  # type: ignore[arg-type, misc]
-            q, keys, values, batch.query_offsets, lengths, tables, **options,
+        if q.shape[0] == lengths.shape[0] and batch.tree_masks is None:  # one new token in each row
+            return decode_attention(
+                q, keys, values, lengths, tables,
+                scale=self.scale, window=self.window, soft_cap=self.soft_cap, groups=batch.groups,
+            )  # fmt: skip
+        return extend_attention(
+            q, keys, values, batch.query_offsets, lengths, tables,
+            scale=self.scale, window=self.window, soft_cap=self.soft_cap, groups=batch.groups,
             tree_masks=batch.tree_masks, positions=batch.positions,
         )  # fmt: skip
 
@@ -149,12 +152,16 @@ class Decoder:
     """[V, d]; the embedding itself where they are tied"""
     embedding_scale: float = 1.0
 
+    def weight_bytes(self) -> int:
+        """What the weights take in memory, each once."""
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in _tensors(self)}.values())
+
     @torch.inference_mode()
     def forward(self, batch: StepBatch, kv: KVPool) -> Tensor:
         """float32 [O, V]; see `Model`."""
         residual = torch.nn.functional.embedding(batch.tokens, self.embedding)  # [T, d]
         if self.embedding_scale != 1.0:
-            residual *= torch.tensor(self.embedding_scale, dtype=residual.dtype)  # rounded as the weights are
+            residual *= self.embedding_scale
         delta: Tensor | None = None
         for layer in self.layers:
             delta = layer(delta, residual, batch, kv)
@@ -220,8 +227,22 @@ class Builder:
             layers=layers,
             norm=self.norm("model.norm", norm_offset),
             head=Projection(weight=head),
-            embedding_scale=embedding_scale,
+            # rounded as the weights are: the scale is one of them where the model was trained
+            embedding_scale=torch.tensor(embedding_scale, dtype=self.placement.dtype).item(),
         )
+
+
+def _tensors(part: object) -> Iterator[Tensor]:
+    """Every weight below a record, a list of records, or a tensor. Rotary tables are no weights."""
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, list | tuple):
+        for item in part:
+            yield from _tensors(item)
+    elif is_dataclass(part):
+        for field in fields(part):
+            if field.name not in ("rope", "config"):
+                yield from _tensors(getattr(part, field.name))
 
 
 def _stacked(tensors: list[Tensor]) -> Tensor:

@@ -36,7 +36,7 @@ _WHOLE_WORDS_FIRST = {"llama-bpe", "llama3", "llama-v3", "tekken"}
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
-    """Build from `tokenizer.ggml.*`. Raises UnsupportedModel (kind, pattern) or WeightsCorrupt (lists that don't fit)."""
+    """Build from `tokenizer.ggml.*`. Raises UnsupportedModel (kind, pattern) or WeightsCorrupt (lists don't fit)."""
     kind = metadata.get("tokenizer.ggml.model")
     tokens = _list(metadata, "tokenizer.ggml.tokens")
     kinds = [*metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))]
@@ -127,8 +127,8 @@ def _sentencepiece(tokens: Sequence[str], kinds: Sequence[int], metadata: Mappin
 def _merges_by_score(
     tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float], vocabulary: Mapping[str, int]
 ) -> list[tuple[str, str]]:
-    """SentencePiece joins the pair whose result scores best. As a merge list: every split of every piece into two pieces
-    of the vocabulary, best result first; splits of one piece in the order of their parts' ids."""
+    """SentencePiece joins the pair whose result scores best. As a merge list: every split of every piece into two
+    pieces of the vocabulary, best result first; splits of one piece in the order of their parts' ids."""
     merges: list[tuple[float, int, int, str, str]] = []
     for token, kind, score in zip(tokens, kinds, scores, strict=True):
         if kind in (_CONTROL, _UNKNOWN, _BYTE):

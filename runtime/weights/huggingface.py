@@ -1,5 +1,5 @@
-"""A folder in Hugging Face's layout as a weight source: config.json, safetensors (whole or sharded), tokenizer.json, chat
-template and generation config. Reads only what is on disk; PyTorch pickles are refused, since opening one runs code."""
+"""A folder in Hugging Face's layout as a weight source: config.json, safetensors (whole or sharded), tokenizer.json,
+chat template and generation config. Reads only what is on disk; pickles are refused, since opening one runs code."""
 
 import functools
 import json
@@ -59,7 +59,7 @@ class HuggingFaceSource:
 
     def num_bytes(self, name: str) -> int:
         piece = self._slice(name)
-        return math.prod(piece.get_shape()) * _BYTES.get(piece.get_dtype(), 1)
+        return int(math.prod(piece.get_shape())) * _BYTES.get(piece.get_dtype(), 1)
 
     def num_parameters(self) -> int:
         return sum(math.prod(self._slice(name).get_shape()) for name in self._places)

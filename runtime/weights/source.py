@@ -1,7 +1,7 @@
 """Where a model comes from: a name -> tensor source over a Hugging Face folder or a GGUF file, behind one protocol.
 
 Tensors go by Hugging Face's names whatever the file; config, tokenizer and chat template come with them. What a format
-does differently (GGUF's rotary order of llama rows, Gemma norms stored as 1 + w) is undone here, so a model never knows.
+does differently (GGUF's rotary order of llama rows, Gemma norms stored as 1 + w) is undone before a model sees it.
 """
 
 from collections.abc import Mapping, Sequence
