@@ -5,6 +5,7 @@ the byte automaton, and the bytes of one code point run through fresh states bet
 different code points are prefix-free, so the result is deterministic as built.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -16,8 +17,11 @@ _SHORT_ESCAPES = {0x22: 0x22, 0x5C: 0x5C, 0x2F: 0x2F, 0x08: 0x62, 0x0C: 0x66, 0x
 _DIGITS = ((0x30, 0x39, 0), (0x41, 0x46, 10), (0x61, 0x66, 10))
 """First byte, last byte, value of the first: hex digits in both cases."""
 
-Bytes = tuple[tuple[int, int], ...]
-"""A run of byte ranges: the encodings of a range of code points."""
+ByteSet = tuple[tuple[int, int], ...]
+"""Disjoint byte ranges, both ends included."""
+Bytes = tuple[ByteSet, ...]
+"""A run of byte sets: the encodings of a range of code points."""
+_BACKSLASH: ByteSet = ((0x5C, 0x5C),)
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ def utf8_ranges(low: int, high: int) -> Iterator[Bytes]:
     """The UTF-8 encodings of code points low..high as runs of byte ranges; surrogates are left out.
 
     >>> list(utf8_ranges(0x61, 0x7A))
-    [((97, 122),)]
+    [(((97, 122),),)]
     """
     for first, last in ((low, min(high, 0xD7FF)), (max(low, 0xE000), high)):
         start = first
@@ -69,22 +73,22 @@ def _same_length(low: int, high: int) -> Iterator[Bytes]:
 def _byte_runs(a: bytes, b: bytes, least: int, most: int) -> Iterator[Bytes]:
     """Strings between a and b of one length whose later bytes run over least..most, as products of ranges."""
     if len(a) == 1:
-        yield ((a[0], b[0]),)
+        yield (((a[0], b[0]),),)
         return
     if a[0] == b[0]:
-        yield from (((a[0], a[0]), *rest) for rest in _byte_runs(a[1:], b[1:], least, most))
+        yield from ((((a[0], a[0]),), *rest) for rest in _byte_runs(a[1:], b[1:], least, most))
         return
     whole = bytes([least] * (len(a) - 1)), bytes([most] * (len(a) - 1))
     first, last = a[0], b[0]
     if a[1:] != whole[0]:
-        yield from (((first, first), *rest) for rest in _byte_runs(a[1:], whole[1], least, most))
+        yield from ((((first, first),), *rest) for rest in _byte_runs(a[1:], whole[1], least, most))
         first += 1
     if b[1:] != whole[1]:
         last -= 1
     if first <= last:
-        yield ((first, last), *((least, most) for _ in a[1:]))
+        yield (((first, last),), *(((least, most),) for _ in a[1:]))
     if b[1:] != whole[1]:
-        yield from (((b[0], b[0]), *rest) for rest in _byte_runs(whole[0], b[1:], least, most))
+        yield from ((((b[0], b[0]),), *rest) for rest in _byte_runs(whole[0], b[1:], least, most))
 
 
 def _plain(low: int, high: int) -> Iterator[Bytes]:
@@ -108,11 +112,11 @@ def _json_raw(low: int, high: int) -> Iterator[Bytes]:
             yield from utf8_ranges(max(low, first), min(high, last))
     for code_point, letter in _SHORT_ESCAPES.items():
         if low <= code_point <= high:
-            yield ((0x5C, 0x5C), (letter, letter))
+            yield (_BACKSLASH, ((letter, letter),))
 
 
 def _hex_escapes(low: int, high: int) -> Iterator[Bytes]:
-    prefix = ((0x5C, 0x5C), (0x75, 0x75))
+    prefix: Bytes = (_BACKSLASH, ((0x75, 0x75),))
     for first, last in ((low, min(high, 0xD7FF)), (max(low, 0xE000), min(high, 0xFFFF))):
         if first <= last:
             yield from ((*prefix, *run) for run in _hex_runs(first, last, 4))
@@ -128,6 +132,9 @@ def _surrogate_blocks(first: int, last: int) -> Iterator[tuple[tuple[int, int], 
     a, b = divmod(first, 0x400), divmod(last, 0x400)
     if a[0] == b[0]:
         yield (a[0], a[0]), a[1], b[1]
+        return
+    if a[1] == 0 and b[1] == 0x3FF:
+        yield (a[0], b[0]), 0, 0x3FF
         return
     yield (a[0], a[0]), a[1], 0x3FF
     if a[0] + 1 <= b[0] - 1:
@@ -145,14 +152,16 @@ def _hex_runs(low: int, high: int, num_digits: int) -> Iterator[Bytes]:
     spans: list[tuple[int, int, int, int]] = []  # digits first..last, then the rest low..high
     if a == b:
         spans.append((a, a, low % unit, high % unit))
+    elif low % unit == 0 and high % unit == unit - 1:
+        spans.append((a, b, 0, unit - 1))
     else:
         spans.append((a, a, low % unit, unit - 1))
         spans.append((a + 1, b - 1, 0, unit - 1))
         spans.append((b, b, 0, high % unit))
     for first, last, rest_low, rest_high in spans:
         if first <= last:
-            tails = list(_hex_runs(rest_low, rest_high, num_digits - 1))
-            yield from ((digits, *tail) for digits in _digit_ranges(first, last) for tail in tails)
+            digits = tuple(_digit_ranges(first, last))
+            yield from ((digits, *tail) for tail in _hex_runs(rest_low, rest_high, num_digits - 1))
 
 
 def _digit_ranges(first: int, last: int) -> Iterator[tuple[int, int]]:
@@ -191,9 +200,9 @@ def _expand(dfa: Dfa, spell: Callable[[int, int], Iterator[Bytes]], max_states: 
 
 
 def _split(runs: list[tuple[Bytes, int]]) -> Iterator[tuple[int, int, list[tuple[Bytes, int]]]]:
-    """Cut the first ranges of all runs into disjoint ones, each with the runs that pass through it."""
-    cuts = sorted({c for run, _ in runs for c in (run[0][0], run[0][1] + 1)})
-    for low, after in zip(cuts, cuts[1:], strict=False):
-        tails = [(run[1:], target) for run, target in runs if run[0][0] <= low <= run[0][1]]
+    """Cut the first sets of all runs into disjoint ranges, each with the runs that pass through it."""
+    cuts = sorted({c for run, _ in runs for low, high in run[0] for c in (low, high + 1)})
+    for low, after in itertools.pairwise(cuts):
+        tails = [(run[1:], target) for run, target in runs if any(x <= low <= y for x, y in run[0])]
         if tails:
             yield low, after - 1, tails
