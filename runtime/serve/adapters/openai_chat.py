@@ -1,0 +1,348 @@
+"""`/v1/chat/completions`: body -> Turn, events -> one answer or a stream of chunks. No HTTP, no engine."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from ramet.constrained.spec import Spec
+from ramet.runtime.errors import BadRequest, ContextOverflow
+from ramet.runtime.serve import sse
+from ramet.runtime.serve.adapters import fields
+from ramet.runtime.serve.choice import ChoiceState
+from ramet.runtime.serve.context import ServeContext, new_id, now
+from ramet.runtime.serve.identify import Asker, program_spec, tenant_of
+from ramet.runtime.serve.logprobs import chat_logprobs
+from ramet.runtime.serve.messages import to_template_messages, to_tools
+from ramet.runtime.serve.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
+from ramet.runtime.serve.prompt import Rendered
+from ramet.runtime.serve.protocols.openai_chat import ChatBody
+from ramet.runtime.serve.reasoning import think_tags
+from ramet.runtime.serve.splice import OwnTurn
+from ramet.runtime.serve.tools.base import Tool
+from ramet.runtime.serve.turn import Choice, Turn
+from ramet.runtime.serve.usage import openai_usage, timings, total
+from ramet.runtime.types import Delta, Finished, GenerateSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """A chat body, understood: what any chat dialect needs to run and to answer."""
+
+    turn: Turn
+    tools: list[Tool]
+    wants_calls: bool
+    """`tool_choice` is not none."""
+    reasoning_open: bool
+    """The prompt ends inside a think block."""
+    tenant: str
+    created: int
+    num_top: int | None
+    rendered: Rendered
+
+
+def to_request(body: ChatBody, context: ServeContext, asker: Asker) -> ChatRequest:
+    """Everything that can be refused is refused here, before the engine hears of it."""
+    tools = to_tools(body.tools, body.functions)
+    choice = tool_choice(body.tool_choice if body.tool_choice is not None else body.function_call, tools)
+    shown = tools if choice != "none" else []
+    messages = to_template_messages(body.messages, shown, context.tool_format, strip_nonces=context.config.strip_nonces)
+    tenant = tenant_of(asker, body.cache_salt, context.config)
+    rendered = render(context, messages, shown, body, tenant)
+    max_tokens = room(rendered, body.max_completion_tokens or body.max_tokens, context)
+    num_top = top_logprobs(body, context)
+    spec = generate_spec(
+        body, context, max_tokens=max_tokens, num_top=num_top, grammar=grammar_of(body, context, shown, choice)
+    )
+    request_id = body.request_id or body.rid or new_id("chatcmpl-")
+    return ChatRequest(
+        turn=Turn(
+            request_id=request_id,
+            program=program_spec(body, messages, shown, asker, tenant, context),
+            prompt=rendered.tokens,
+            spec=spec,
+            n=fields.integer(body.n, "n", 1, context.config.max_choices) or 1,
+        ),
+        tools=shown,
+        wants_calls=bool(shown),
+        reasoning_open=context.thinks and think_tags.starts_inside(rendered.text),
+        tenant=tenant,
+        created=now(),
+        num_top=num_top,
+        rendered=rendered,
+    )
+
+
+def render(
+    context: ServeContext, messages: list[dict[str, Any]], tools: list[Tool], body: ChatBody, tenant: str
+) -> Rendered:
+    """The prompt's tokens, with our own turns spliced in where the client echoes them."""
+    turns = {}
+    if context.config.splice and body.chat_template is None:
+        for index, message in enumerate(messages):
+            if message["role"] == "assistant" and (own := context.own_turns.find(tenant, message)) is not None:
+                turns[index] = own.tokens
+    continues = bool(body.continue_final_message)
+    if continues and turns.get(len(messages) - 1) is not None:
+        turns.pop(len(messages) - 1)
+    native = context.tool_format.describe(tools) is None if tools else True
+    return context.renderer.render(
+        messages,
+        turns=turns,
+        template=context.renderer.template_from(body.chat_template) if body.chat_template else None,
+        tools=[tool.raw for tool in tools] if tools and native else None,
+        add_generation_prompt=body.add_generation_prompt if body.add_generation_prompt is not None else not continues,
+        continue_final_message=continues,
+        documents=body.documents,
+        **(body.chat_template_kwargs or {}),
+    )
+
+
+def room(rendered: Rendered, wanted: float | None, context: ServeContext) -> int:
+    """How many tokens may be generated: what was asked, clamped to what the context leaves (R5)."""
+    left = context.card.context_length - len(rendered.tokens)
+    if left < 1:
+        raise ContextOverflow(num_tokens=len(rendered.tokens), limit=context.card.context_length)
+    asked = fields.integer(wanted, "max_tokens", 0, 2**31 - 1)
+    return left if asked is None else min(asked, left)
+
+
+def top_logprobs(body: ChatBody, context: ServeContext) -> int | None:
+    """None: none asked for. 0: the sampled tokens' alone."""
+    top = fields.integer(body.top_logprobs, "top_logprobs", 0, context.config.max_logprobs)
+    if not body.logprobs:
+        if top:
+            raise BadRequest(expected="logprobs: true beside it", got=body.logprobs, at="$.top_logprobs")
+        return None
+    return top or 0
+
+
+def generate_spec(
+    body: ChatBody, context: ServeContext, *, max_tokens: int, num_top: int | None, grammar: Spec | None
+) -> GenerateSpec:
+    vocabulary_size = context.card.vocabulary_size
+    skip_special = body.skip_special_tokens if body.skip_special_tokens is not None else True
+    if grammar is None and body.tools and context.tool_format.SPECIAL_MARKS:
+        skip_special = False
+    return GenerateSpec(
+        max_tokens=max_tokens,
+        min_tokens=fields.integer(body.min_tokens, "min_tokens", 0, max(max_tokens, 0)) or 0,
+        stop=fields.to_stops(body.stop, context.config),
+        include_stop=bool(body.include_stop_str_in_output or body.no_stop_trim),
+        stop_token_ids=fields.to_stop_ids(body, vocabulary_size),
+        ignore_eos=bool(body.ignore_eos),
+        skip_special_tokens=skip_special,
+        sampling=fields.to_sampling(body, vocabulary_size=vocabulary_size),
+        grammar=grammar,
+        logprobs=num_top,
+        timeout_s=body.timeout,
+        stream_interval=fields.integer(body.stream_interval, "stream_interval", 1, 1024) or 1,
+    )
+
+
+def tool_choice(choice: str | dict[str, Any] | None, tools: list[Tool]) -> str:
+    """auto, required, none, or `=NAME` for one that was named."""
+    if choice is None:
+        return "auto" if tools else "none"
+    if isinstance(choice, str):
+        wanted = {"any": "required"}.get(choice, choice)
+        if wanted not in ("auto", "required", "none"):
+            raise BadRequest(expected="auto, required, none or a function", got=choice, at="$.tool_choice")
+        if wanted == "required" and not tools:
+            raise BadRequest(expected="tools beside tool_choice required", got="none", at="$.tools")
+        return wanted if tools else "none"
+    function = choice.get("function", choice)
+    name = function.get("name") if isinstance(function, dict) else None
+    if name is None and choice.get("type") in ("auto", "required", "none", "any"):
+        return tool_choice(choice["type"], tools)
+    if name not in {tool.name for tool in tools}:
+        raise BadRequest(expected=f"one of {[tool.name for tool in tools]}", got=name, at="$.tool_choice.function.name")
+    return f"={name}"
+
+
+def grammar_of(body: ChatBody, context: ServeContext, tools: list[Tool], choice: str) -> Spec | None:
+    """What the output must obey: the calls that tool_choice demands, else the response format."""
+    parallel = body.parallel_tool_calls is not False
+    if choice == "required":
+        return context.tool_format.spec(tools, at_least_one=True, parallel=parallel)
+    if choice.startswith("="):
+        named = [tool for tool in tools if tool.name == choice[1:]]
+        return context.tool_format.spec(named, at_least_one=True, parallel=False)
+    return fields.to_grammar(body)
+
+
+def new_choices(request: ChatRequest, context: ServeContext, prefix: str = "call_") -> list[ChoiceState]:
+    """One state a choice."""
+
+    def state(number: int) -> ChoiceState:
+        parser = context.parser(request.tools, reasoning_open=request.reasoning_open, wants_calls=request.wants_calls)
+        return ChoiceState(parser, lambda call: context.own_turns.mint(request.turn.request_id, number, call, prefix))
+
+    return [state(number) for number in range(request.turn.n)]
+
+
+def remember(request: ChatRequest, context: ServeContext, states: list[ChoiceState]) -> None:
+    """Keep what was generated, to know it again when the client sends it back."""
+    for state in states:
+        finished = state.finished
+        if finished is None or isinstance(finished.stop, str) or finished.reason not in ("stop", "tool_calls"):
+            continue  # a stop string cut the text inside a token: the tokens say more than the client got
+        ends = context.card.end_token_ids
+        tokens = tuple(state.tokens[:-1] if state.tokens and state.tokens[-1] in ends else state.tokens)
+        own = OwnTurn(
+            tokens=tokens,
+            content=state.content or "",
+            reasoning=state.reasoning,
+            calls=tuple(state.calls),
+            program_id=request.turn.program.program_id or "",
+        )
+        context.own_turns.remember(request.tenant, own)
+
+
+async def collect(
+    events: AsyncIterator[Choice], request: ChatRequest, context: ServeContext, body: ChatBody
+) -> dict[str, Any]:
+    """The whole answer."""
+    states = new_choices(request, context)
+    async for number, event in events:
+        states[number].take(event)
+    remember(request, context, states)
+    answer = {
+        **_head(request, context, "chat.completion"),
+        "choices": [_choice(number, state, request, context, body) for number, state in enumerate(states)],
+        "usage": openai_usage(total(state.finished for state in states if state.finished)),
+    }
+    first = states[0].finished
+    if first is not None:
+        answer |= extensions(first, request, body)
+    return answer
+
+
+async def chunks(
+    events: AsyncIterator[Choice], request: ChatRequest, context: ServeContext, body: ChatBody
+) -> AsyncIterator[bytes]:
+    """The stream, in the order that every client survives (R10 to R13)."""
+    states = new_choices(request, context)
+    head = _head(request, context, "chat.completion.chunk")
+    wants_usage = bool(body.stream_options and body.stream_options.include_usage)
+    for number in range(len(states)):
+        yield sse.data(_chunk(head, number, {"role": "assistant", "content": ""}))
+    async for number, event in events:
+        for block in _blocks(head, number, states[number], event, request, context, body):
+            yield sse.data(block)
+    remember(request, context, states)
+    if wants_usage:
+        usage = openai_usage(total(state.finished for state in states if state.finished))
+        first = states[0].finished
+        extra = extensions(first, request, body) if first is not None else {}
+        yield sse.data({**head, "choices": [], "usage": usage, **extra})
+    yield sse.DONE
+
+
+def _blocks(
+    head: dict[str, Any],
+    number: int,
+    state: ChoiceState,
+    event: Any,
+    request: ChatRequest,
+    context: ServeContext,
+    body: ChatBody,
+) -> list[dict[str, Any]]:
+    deltas = _merge([_delta(part, state) for part in state.take(event)])
+    blocks = [_chunk(head, number, delta) for delta in deltas]
+    if isinstance(event, Delta) and event.logprobs and request.num_top is not None:
+        if not blocks:
+            blocks = [_chunk(head, number, {"content": ""})]
+        blocks[0]["choices"][0]["logprobs"] = chat_logprobs(event.logprobs, context.renderer.tokenizer, request.num_top)
+    if isinstance(event, Delta) and body.return_token_ids and blocks:
+        blocks[0]["choices"][0]["token_ids"] = event.tokens
+    if isinstance(event, Finished):
+        blocks.append(_chunk(head, number, {}, finish_reason(state)))
+    return blocks
+
+
+def _delta(part: Part, state: ChoiceState) -> dict[str, Any]:
+    match part:
+        case TextPart(text):
+            return {"content": text}
+        case ReasoningPart(text):
+            return {"reasoning_content": text}
+        case CallBegin(call, name):
+            function = {"name": name, "arguments": ""}
+            return {
+                "tool_calls": [{"index": call, "id": state.calls[call].id, "type": "function", "function": function}]
+            }
+        case CallArguments(call, text):
+            return {"tool_calls": [{"index": call, "function": {"arguments": text}}]}
+        case _:
+            return {}
+
+
+def _merge(deltas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Drop the empty ones; join neighbours of one kind of text."""
+    merged: list[dict[str, Any]] = []
+    for delta in filter(None, deltas):
+        for key in ("content", "reasoning_content"):
+            if merged and key in delta and key in merged[-1]:
+                merged[-1][key] += delta[key]
+                break
+        else:
+            merged.append(delta)
+    return merged
+
+
+def finish_reason(state: ChoiceState) -> str:
+    """One of the four that clients know (R13, row 19): an abort that still has an answer is a stop."""
+    reason = state.finish_reason
+    return reason if reason in ("stop", "length", "tool_calls") else "stop"
+
+
+def _head(request: ChatRequest, context: ServeContext, kind: str) -> dict[str, Any]:
+    return {
+        "id": request.turn.request_id,
+        "object": kind,
+        "created": request.created,
+        "model": context.served_name,
+        "system_fingerprint": None,
+    }
+
+
+def _chunk(head: dict[str, Any], number: int, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+    return {**head, "choices": [{"index": number, "delta": delta, "logprobs": None, "finish_reason": reason}]}
+
+
+def _choice(
+    number: int, state: ChoiceState, request: ChatRequest, context: ServeContext, body: ChatBody
+) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": state.content, "refusal": None}
+    if state.reasoning:
+        message["reasoning_content"] = state.reasoning
+    if state.calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in state.calls
+        ]
+    choice: dict[str, Any] = {
+        "index": number,
+        "message": message,
+        "logprobs": None,
+        "finish_reason": finish_reason(state),
+    }
+    if request.num_top is not None:
+        choice["logprobs"] = chat_logprobs(state.logprobs, context.renderer.tokenizer, request.num_top)
+    if body.return_token_ids:
+        choice["token_ids"] = state.tokens
+    return choice
+
+
+def extensions(finished: Finished, request: ChatRequest, body: ChatBody) -> dict[str, Any]:
+    """What Ramet adds for those who ask: timings, the cache's account, the grammar's ledger, prompt ids."""
+    extra: dict[str, Any] = {}
+    if body.return_timings:
+        extra["timings"] = timings(finished.timings)
+    if body.explain:
+        extra["cache"] = {"spliced_tokens": request.rendered.num_spliced, "miss": finished.miss}
+    if finished.ledger and any(entry.get("status") != "exact" for entry in finished.ledger):
+        extra["ledger"] = finished.ledger
+    if body.return_token_ids:
+        extra["prompt_token_ids"] = list(request.turn.prompt)
+    return extra

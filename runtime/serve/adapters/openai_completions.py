@@ -1,0 +1,250 @@
+"""`/v1/completions`: text or token prompts, several at once, echo and logprobs of the prompt."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NamedTuple
+
+from ramet.runtime.errors import BadRequest, ContextOverflow, NotBuilt
+from ramet.runtime.serve import sse
+from ramet.runtime.serve.adapters import fields
+from ramet.runtime.serve.context import ServeContext, new_id, now
+from ramet.runtime.serve.identify import Asker, program_spec, tenant_of
+from ramet.runtime.serve.logprobs import completion_logprobs
+from ramet.runtime.serve.protocols.openai_chat import CompletionBody
+from ramet.runtime.serve.turn import Choice, Turn
+from ramet.runtime.serve.usage import openai_usage, timings, total
+from ramet.runtime.types import Delta, Event, Finished, GenerateSpec, TokenLogprob, Usage
+
+
+class CompletionRequest(NamedTuple):
+    """A completions body, understood."""
+
+    request_id: str
+    turns: list[Turn]
+    """One a prompt; choice k of prompt i has index i * n + k."""
+    prompt_texts: list[str]
+    n: int
+    echo: bool
+    num_top: int | None
+    created: int
+
+
+def to_request(body: CompletionBody, context: ServeContext, asker: Asker) -> CompletionRequest:
+    if body.suffix:
+        hint = "This model has no fill-in-the-middle training; put what follows into the prompt."
+        raise NotBuilt("suffix", hint=hint)
+    n = fields.integer(body.n, "n", 1, context.config.max_choices) or 1
+    best_of = fields.integer(body.best_of, "best_of", 1, context.config.max_choices)
+    if best_of is not None and best_of != n:
+        raise NotBuilt("best_of other than n", hint="Ask for n choices with logprobs and pick one.")
+    num_top = _num_top(body, context)
+    prompts = _prompts(body, context)
+    request_id = body.request_id or body.rid or new_id("cmpl-")
+    tenant = tenant_of(asker, body.cache_salt, context.config)
+    turns = []
+    for index, prompt in enumerate(prompts):
+        turn = Turn(
+            request_id=f"{request_id}/{index}" if len(prompts) > 1 else request_id,
+            program=program_spec(body, [{"role": "user", "content": str(prompt[:64])}], [], asker, tenant, context),
+            prompt=prompt,
+            spec=_spec(body, context, prompt, num_top),
+            n=n,
+        )
+        turns.append(turn)
+    texts = [context.renderer.tokenizer.decode(prompt, skip_special=False) for prompt in prompts] if body.echo else []
+    return CompletionRequest(request_id, turns, texts, n, bool(body.echo), num_top, now())
+
+
+def _num_top(body: CompletionBody, context: ServeContext) -> int | None:
+    if body.logprobs is None or body.logprobs is False:
+        return None
+    return fields.integer(int(body.logprobs), "logprobs", 0, context.config.max_logprobs)
+
+
+def _prompts(body: CompletionBody, context: ServeContext) -> list[list[int]]:
+    """Each prompt as ids: strings, lists of strings, one list of ids, or lists of ids."""
+    prompt: Any = body.prompt
+    if isinstance(prompt, str):
+        return [_encode(prompt, body, context, "$.prompt")]
+    if not prompt:
+        raise BadRequest(expected="a prompt", got=prompt, at="$.prompt")
+    if isinstance(prompt[0], int):
+        return [_checked(prompt, context, "$.prompt")]
+    if isinstance(prompt[0], str):
+        return [_encode(text, body, context, f"$.prompt[{index}]") for index, text in enumerate(prompt)]
+    return [_checked(ids, context, f"$.prompt[{index}]") for index, ids in enumerate(prompt)]
+
+
+def _encode(text: str, body: CompletionBody, context: ServeContext, at: str) -> list[int]:
+    add_bos = body.add_special_tokens is not False and context.renderer.tokenizer.adds_bos
+    tokens = context.renderer.tokenizer.encode(text, allow_special=True, add_bos=add_bos)
+    return _cut(_checked(tokens, context, at), body)
+
+
+def _checked(tokens: Sequence[int], context: ServeContext, at: str) -> list[int]:
+    if not tokens:
+        raise BadRequest(expected="at least one token", got="an empty prompt", at=at)
+    for index, token in enumerate(tokens):
+        if not isinstance(token, int) or not 0 <= token < context.card.vocabulary_size:
+            limit = context.card.vocabulary_size
+            raise BadRequest(expected=f"a token id under {limit}", got=token, at=f"{at}[{index}]")
+    return list(tokens)
+
+
+def _cut(tokens: list[int], body: CompletionBody) -> list[int]:
+    keep = fields.integer(body.truncate_prompt_tokens, "truncate_prompt_tokens", 1, 2**31 - 1)
+    return tokens[-keep:] if keep else tokens
+
+
+def _spec(body: CompletionBody, context: ServeContext, prompt: Sequence[int], num_top: int | None) -> GenerateSpec:
+    left = context.card.context_length - len(prompt)
+    asked = fields.integer(body.max_tokens, "max_tokens", 0, 2**31 - 1)
+    if left < 1 and asked != 0:
+        raise ContextOverflow(num_tokens=len(prompt), limit=context.card.context_length, at="$.prompt")
+    max_tokens = min(16 if asked is None else asked, max(left, 0))
+    echoes = bool(body.echo) and num_top is not None
+    prompt_top = fields.integer(body.prompt_logprobs, "prompt_logprobs", 0, context.config.max_logprobs)
+    return GenerateSpec(
+        max_tokens=max_tokens,
+        min_tokens=fields.integer(body.min_tokens, "min_tokens", 0, max_tokens) or 0,
+        stop=fields.to_stops(body.stop, context.config),
+        include_stop=bool(body.include_stop_str_in_output or body.no_stop_trim),
+        stop_token_ids=fields.to_stop_ids(body, context.card.vocabulary_size),
+        ignore_eos=bool(body.ignore_eos),
+        skip_special_tokens=body.skip_special_tokens if body.skip_special_tokens is not None else True,
+        sampling=fields.to_sampling(body, vocabulary_size=context.card.vocabulary_size),
+        grammar=fields.to_grammar(body),
+        logprobs=num_top,
+        prompt_logprobs=num_top if echoes else prompt_top,
+        timeout_s=body.timeout,
+        stream_interval=fields.integer(body.stream_interval, "stream_interval", 1, 1024) or 1,
+    )
+
+
+class _State:
+    """One choice: what it has said."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.finished: Finished | None = None
+
+    def take(self, event: Event) -> None:
+        if isinstance(event, Delta):
+            self.text += event.text
+            self.tokens += event.tokens
+            self.logprobs += event.logprobs or []
+        elif isinstance(event, Finished):
+            self.finished = event
+
+
+async def collect(
+    events: AsyncIterator[Choice], request: CompletionRequest, context: ServeContext, body: CompletionBody
+) -> dict[str, Any]:
+    """The whole answer."""
+    states = [_State() for _ in range(len(request.turns) * request.n)]
+    async for number, event in events:
+        states[number].take(event)
+    finished = [state.finished for state in states if state.finished]
+    answer = {
+        **_head(request, context),
+        "choices": [_choice(number, state, request, context, body) for number, state in enumerate(states)],
+        "usage": openai_usage(_usage(states, request.n)),
+    }
+    if body.return_timings and finished:
+        answer["timings"] = timings(finished[0].timings)
+    return answer
+
+
+def _usage(states: list[_State], n: int) -> Usage:
+    """Each prompt once, all outputs."""
+    groups = [[s.finished for s in states[i : i + n] if s.finished] for i in range(0, len(states), n)]
+    parts = [total(group) for group in groups]
+    return Usage(
+        prompt_tokens=sum(part.prompt_tokens for part in parts),
+        cached_tokens=sum(part.cached_tokens for part in parts),
+        completion_tokens=sum(part.completion_tokens for part in parts),
+        drafted_tokens=sum(part.drafted_tokens for part in parts),
+        accepted_tokens=sum(part.accepted_tokens for part in parts),
+    )
+
+
+async def chunks(
+    events: AsyncIterator[Choice], request: CompletionRequest, context: ServeContext, body: CompletionBody
+) -> AsyncIterator[bytes]:
+    """The stream: text as it comes, then each choice's reason, then usage where it was asked for."""
+    states = [_State() for _ in range(len(request.turns) * request.n)]
+    offsets = [0] * len(states)
+    head = _head(request, context)
+    async for number, event in events:
+        states[number].take(event)
+        prompt = request.prompt_texts[number // request.n] if request.echo and not offsets[number] else ""
+        if isinstance(event, Delta) and (event.text or event.logprobs or prompt):
+            logprobs = None
+            if request.num_top is not None and event.logprobs:
+                tokenizer = context.renderer.tokenizer
+                logprobs = completion_logprobs(event.logprobs, tokenizer, request.num_top, offset=offsets[number])
+            offsets[number] += len(prompt + event.text) or 1
+            yield sse.data(
+                _chunk(
+                    head, number, prompt + event.text, logprobs, None, event.tokens if body.return_token_ids else None
+                )
+            )
+        elif isinstance(event, Finished):
+            yield sse.data(_chunk(head, number, prompt, None, _reason(event), None))
+    if body.stream_options and body.stream_options.include_usage:
+        yield sse.data({**head, "choices": [], "usage": openai_usage(_usage(states, request.n))})
+    yield sse.DONE
+
+
+def _head(request: CompletionRequest, context: ServeContext) -> dict[str, Any]:
+    return {
+        "id": request.request_id,
+        "object": "text_completion",
+        "created": request.created,
+        "model": context.served_name,
+    }
+
+
+def _chunk(
+    head: dict[str, Any],
+    number: int,
+    text: str,
+    logprobs: dict[str, Any] | None,
+    reason: str | None,
+    ids: list[int] | None,
+) -> dict[str, Any]:
+    choice: dict[str, Any] = {"index": number, "text": text, "logprobs": logprobs, "finish_reason": reason}
+    if ids is not None:
+        choice["token_ids"] = ids
+    return {**head, "choices": [choice]}
+
+
+def _reason(finished: Finished) -> str:
+    """Completions know stop and length alone."""
+    return "length" if finished.reason == "length" else "stop"
+
+
+def _choice(
+    number: int, state: _State, request: CompletionRequest, context: ServeContext, body: CompletionBody
+) -> dict[str, Any]:
+    tokenizer = context.renderer.tokenizer
+    prompt = request.prompt_texts[number // request.n] if request.echo else ""
+    entries = list(state.logprobs)
+    prompt_entries = list(state.finished.prompt_logprobs or []) if state.finished else []
+    if request.echo:
+        entries = prompt_entries + entries
+    logprobs = completion_logprobs(entries, tokenizer, request.num_top) if request.num_top is not None else None
+    reason = _reason(state.finished) if state.finished else "length"
+    choice: dict[str, Any] = {
+        "index": number,
+        "text": prompt + state.text,
+        "logprobs": logprobs,
+        "finish_reason": reason,
+        "stop_reason": state.finished.stop if state.finished else None,
+    }
+    if body.prompt_logprobs is not None:
+        choice["prompt_logprobs"] = completion_logprobs(prompt_entries, tokenizer, body.prompt_logprobs)
+    if body.return_token_ids:
+        choice |= {"token_ids": state.tokens, "prompt_token_ids": list(request.turns[number // request.n].prompt)}
+    return choice
