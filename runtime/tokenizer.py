@@ -1,11 +1,12 @@
 """Text to token ids and back, with the bytes of every id. A leaf: knows no model, no template and no engine.
 
-Wraps a `tokenizers.Tokenizer`. Three things are added to it:
+Wraps a `tokenizers.Tokenizer`. Four things are added to it:
 1. Special tokens inside text are plain text unless the caller allows them, so that a user can't write `<|im_end|>` into
-   a conversation. Two encoders over one model: one that sees special tokens, one that does not.
-2. The bytes of each id, exactly: what a grammar and an incremental decoder work with. GPT-2's byte alphabet,
+   a conversation. Several encoders over one model: those that see special tokens, those that don't.
+2. A text may say what it follows: SentencePiece vocabularies put a space before a text, but not in the middle of one.
+3. The bytes of each id, exactly: what a grammar and an incremental decoder work with. GPT-2's byte alphabet,
    SentencePiece's U+2581 and `<0x0A>` pieces end in the same table.
-3. `incremental_tail_encode`: a long text that grows is re-tokenised from its last safe border only, with the same result
+4. `incremental_tail_encode`: a long text that grows is tokenised from its last safe border only, with the same result
    as from the start. Why a border is safe is said at `_last_safe_border`.
 """
 
@@ -13,10 +14,16 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as RawTokenizer
+
+Before = Literal["nothing", "special", "text"]
+"""What stands before a text: its start, a special token, or more text."""
+
+_GUARD = "\ufdd0"
+"""`chat_template.GUARD`; both are leaves, and a test holds the two together."""
 
 _SPACE_MARK = "▁"
 _BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -61,7 +68,7 @@ class Tokenizer:
         """
         raw.no_truncation()
         raw.no_padding()
-        self._with_special = raw
+        self._raw = raw
         self._added: dict[int, AddedToken] = raw.get_added_tokens_decoder()
         self.special_ids: frozenset[int] = frozenset(i for i, token in self._added.items() if token.special)
         """Control tokens: never printed, never made from plain text."""
@@ -77,36 +84,98 @@ class Tokenizer:
 
     # ---- text -> ids
 
-    def encode(self, text: str, *, allow_special: bool = False, add_bos: bool = False) -> list[int]:
-        """Ids of `text`. Special tokens written in it count as such only where `allow_special`. `add_bos` puts the
-        begin token first, unless the ids begin with it already. Lone surrogates become U+FFFD."""
-        ids: list[int] = self._encoder(allow_special).encode(_sound(text), add_special_tokens=False).ids
+    def encode(
+        self, text: str, *, allow_special: bool = False, add_bos: bool = False, follows: Before = "nothing"
+    ) -> list[int]:
+        """Ids of `text`. Lone surrogates become U+FFFD.
+
+        allow_special  special tokens written in the text count as such
+        add_bos        put the begin token first, unless the ids begin with it already
+        follows        what stands before the text; only vocabularies that put a space before a text look at it
+        """
+        encoder = self._encoder(allow_special, follows)
+        ids: list[int] = encoder.encode(_sound(text), add_special_tokens=False).ids
         if add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
 
     def encode_batch(self, texts: Sequence[str], *, allow_special: bool = False) -> list[list[int]]:
         """`encode` of each, in parallel."""
-        found = self._encoder(allow_special).encode_batch_fast(
-            [_sound(text) for text in texts], add_special_tokens=False
-        )
+        encoder = self._encoder(allow_special, "nothing")
+        found = encoder.encode_batch_fast([_sound(text) for text in texts], add_special_tokens=False)
         return [encoding.ids for encoding in found]
 
-    def _encoder(self, allow_special: bool) -> RawTokenizer:
-        return self._with_special if allow_special else self._plain
+    def encode_guarded(self, text: str) -> list[int]:
+        """Ids of a rendered template: special tokens count, but those with `chat_template.GUARD` inside are plain text
+        (without the guard). Equals `encode(text, allow_special=True)` where there is no guard."""
+        if _GUARD not in text:
+            return self.encode(text, allow_special=True)
+        ids: list[int] = []
+        follows: Before = "nothing"
+        for piece in self._special_pattern.split(text):
+            special = self._id_of_special.get(piece)
+            if special is not None:
+                ids.append(special)
+                follows = "special"
+            elif piece:
+                ids += self.encode(piece.replace(_GUARD, ""), follows=follows)
+        return ids
+
+    @functools.cached_property
+    def _special_pattern(self) -> re.Pattern[str]:
+        return re.compile(
+            "(" + "|".join(re.escape(name) for name in self.special_names) + ")" if self._added else "(?!)"
+        )
+
+    @functools.cached_property
+    def _id_of_special(self) -> dict[str, int]:
+        return {self._added[i].content: i for i in self.special_ids}
+
+    def _encoder(self, allow_special: bool, follows: Before) -> RawTokenizer:
+        puts_space = follows == "nothing" or (follows == "special" and self._puts_space_after_special)
+        if allow_special and puts_space:
+            return self._raw
+        if not puts_space:
+            return self._special_without_space if allow_special else self._plain_without_space
+        return self._plain
 
     @functools.cached_property
     def _plain(self) -> RawTokenizer:
-        """The same model, blind to special tokens. Shares the vocabulary; only the added tokens are entered again."""
-        raw = self._with_special
-        plain = RawTokenizer(raw.model)
-        if raw.normalizer is not None:
-            plain.normalizer = raw.normalizer
-        if raw.pre_tokenizer is not None:
-            plain.pre_tokenizer = raw.pre_tokenizer
-        add_tokens_in_id_order(plain, self._added)
-        plain.encode_special_tokens = True
-        return plain
+        return self._variant(special=False, space=True)
+
+    @functools.cached_property
+    def _plain_without_space(self) -> RawTokenizer:
+        return self._variant(special=False, space=False) if self._puts_space else self._plain
+
+    @functools.cached_property
+    def _special_without_space(self) -> RawTokenizer:
+        return self._variant(special=True, space=False) if self._puts_space else self._raw
+
+    def _variant(self, *, special: bool, space: bool) -> RawTokenizer:
+        """The same model, blind to special tokens or without the leading space. Shares the vocabulary; only the added
+        tokens are entered again."""
+        variant = RawTokenizer(self._raw.model)
+        change = _same if space else _without_leading_space
+        if self._raw.normalizer is not None:
+            variant.normalizer = _rebuilt(normalizers.Sequence([]), change(_settings(self._raw.normalizer)))
+        if self._raw.pre_tokenizer is not None:
+            variant.pre_tokenizer = _rebuilt(pre_tokenizers.Sequence([]), change(_settings(self._raw.pre_tokenizer)))
+        add_tokens_in_id_order(variant, self._added)
+        variant.encode_special_tokens = not special
+        return variant
+
+    @functools.cached_property
+    def _puts_space(self) -> bool:
+        """Whether a space is put before a text that begins without one."""
+        return self.token_bytes(self._plain.encode("x", add_special_tokens=False).ids[0]).startswith(b" ")
+
+    @functools.cached_property
+    def _puts_space_after_special(self) -> bool:
+        """Older SentencePiece settings put it after each special token, newer ones at the start only."""
+        if not self._puts_space or not self.special_names:
+            return self._puts_space
+        second = self._raw.encode(self.special_names[0] + "x", add_special_tokens=False).ids[1]
+        return self.token_bytes(second).startswith(b" ")
 
     # ---- ids -> text
 
@@ -126,11 +195,11 @@ class Tokenizer:
 
     def token_id(self, token: str) -> int | None:
         """Id of a token by its name in the vocabulary (`<|im_end|>`)."""
-        return self._with_special.token_to_id(token)  # type: ignore[no-any-return]
+        return self._raw.token_to_id(token)
 
     def special_text(self, token_id: int | None) -> str:
         """How a template names the token; "" for None."""
-        return "" if token_id is None else str(self._with_special.id_to_token(token_id) or "")
+        return "" if token_id is None else str(self._raw.id_to_token(token_id) or "")
 
     @functools.cached_property
     def special_names(self) -> tuple[str, ...]:
@@ -140,7 +209,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _bytes(self) -> tuple[bytes, ...]:
-        vocabulary: dict[str, int] = self._with_special.get_vocab(with_added_tokens=True)
+        vocabulary: dict[str, int] = self._raw.get_vocab(with_added_tokens=True)
         spell = _spell_byte_level if self._is_byte_level else _spell_sentencepiece
         table = [b""] * self.vocabulary_size
         for token, index in vocabulary.items():
@@ -150,8 +219,8 @@ class Tokenizer:
     @functools.cached_property
     def _is_byte_level(self) -> bool:
         """Whether pieces are written in GPT-2's byte alphabet."""
-        parts = (self._with_special.decoder, self._with_special.pre_tokenizer)
-        return any("ByteLevel" in str(_settings(part)) for part in parts if part is not None)
+        parts = (self._raw.decoder, self._raw.pre_tokenizer)
+        return any(_holds(_settings(part), "ByteLevel") for part in parts if part is not None)
 
     # ---- a text that grows
 
@@ -168,18 +237,19 @@ class Tokenizer:
         num_redone = self._tokens_of_suffix(tokens, self._normalized(text[border:]).encode("utf-8", "replace"))
         if num_redone is None:
             return Tail(0, self.encode(text + addition, allow_special=allow_special))
-        start = border + 1 if self._prepends_space else border  # the encoder itself puts the space back
-        tail = self.encode(text[start:] + addition, allow_special=allow_special)
+        tail = self.encode(text[border:] + addition, allow_special=allow_special, follows="text")
         return Tail(len(tokens) - num_redone, tail)
 
     def _last_safe_border(self, text: str) -> int | None:
         """Index of a space at which tokenising may start afresh, whatever is appended to `text`; None: there is none.
 
-        word| word    The character before is not blank, so no piece reaches over the border: byte-level patterns end a
-                      piece at a blank, except at line breaks, and SentencePiece vocabularies with a piece like "a▁b" are
-                      ruled out by `_pieces_end_at_spaces`. Patterns look ahead by a run of blanks at most, and the
-                      character after the border is no blank, so nothing before it saw the end of the text.
-        An added token that the addition completes can begin before the text's end: stay clear of it by its length.
+            word| word
+
+        The character before is not blank, so no piece reaches over the border: byte-level patterns end a piece there
+        (only line breaks stick to what is before them), and SentencePiece vocabularies with a piece like "a▁b" are
+        ruled out by `_pieces_end_at_spaces`. Patterns look ahead by one character or one run of blanks, and what is
+        after the border is not blank, so nothing before it saw the end of the text. An added token that the addition
+        completes can begin before the text's end: the border stays clear of it by the longest one's length.
         """
         if not self._pieces_end_at_spaces:
             return None
@@ -200,7 +270,7 @@ class Tokenizer:
 
     def _normalized(self, text: str) -> str:
         """As the vocabulary sees it, with blanks as blanks (NFC may join characters)."""
-        normalizer = self._with_special.normalizer
+        normalizer = self._raw.normalizer
         if normalizer is None or not self._is_byte_level:
             return text
         return str(normalizer.normalize_str(text))
@@ -210,18 +280,13 @@ class Tokenizer:
         return max((len(token.content) for token in self._added.values()), default=0)
 
     @functools.cached_property
-    def _prepends_space(self) -> bool:
-        """SentencePiece models put a space before a text."""
-        return self.token_bytes(self.encode("x")[0]).startswith(b" ")
-
-    @functools.cached_property
     def _pieces_end_at_spaces(self) -> bool:
-        kind = type(self._with_special.model).__name__
+        kind = type(self._raw.model).__name__
         if kind != "BPE":
             return False
         if self._is_byte_level:
-            return self._with_special.pre_tokenizer is not None
-        return not any(_SPACE_MARK in piece.lstrip(_SPACE_MARK) for piece in self._with_special.get_vocab(False))
+            return self._raw.pre_tokenizer is not None
+        return not any(_SPACE_MARK in piece.lstrip(_SPACE_MARK) for piece in self._raw.get_vocab(False))
 
 
 def add_tokens_in_id_order(raw: RawTokenizer, added: dict[int, AddedToken]) -> None:
@@ -239,10 +304,43 @@ def _runs_of_same_kind(items: list[tuple[int, AddedToken]]) -> list[tuple[bool, 
     return runs
 
 
-def _settings(part: Any) -> str:
-    """A normalizer's, pre-tokenizer's or decoder's own JSON."""
-    state = part.__getstate__()
-    return state.decode() if isinstance(state, bytes) else json.dumps(state)
+def _settings(part: Any) -> Any:
+    """A normalizer's, pre-tokenizer's or decoder's own JSON, as in tokenizer.json."""
+    return json.loads(part.__getstate__())
+
+
+def _rebuilt(part: Any, settings: Any) -> Any:
+    """A part from its JSON; the class of `part` does not matter."""
+    part.__setstate__(json.dumps(settings).encode())
+    return part
+
+
+def _holds(settings: Any, kind: str) -> bool:
+    """Whether a part is of this kind, or holds one that is."""
+    if isinstance(settings, dict):
+        return settings.get("type") == kind or any(_holds(value, kind) for value in settings.values())
+    return isinstance(settings, list) and any(_holds(item, kind) for item in settings)
+
+
+def _same(settings: Any) -> Any:
+    return settings
+
+
+def _without_leading_space(settings: Any) -> Any:
+    """The same part, which puts no space before a text: no Prepend, Metaspace that never prepends."""
+    if isinstance(settings, list):
+        kept = (item for item in settings if not (isinstance(item, dict) and item.get("type") == "Prepend"))
+        return [_without_leading_space(item) for item in kept]
+    if not isinstance(settings, dict):
+        return settings
+    match settings.get("type"):
+        case "Prepend":
+            return {"type": "Sequence", "normalizers": []}
+        case "Metaspace":
+            return {**settings, "prepend_scheme": "never"}
+        case "ByteLevel":
+            return {**settings, "add_prefix_space": False}
+    return {key: _without_leading_space(value) for key, value in settings.items()}
 
 
 def _sound(text: str) -> str:
