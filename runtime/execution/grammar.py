@@ -1,0 +1,86 @@
+"""A sequence's walk through its grammar: masks for the next places, the advance, forced tokens. Knows no tensors.
+
+A draft is looked up in the mask before it is advanced over, so a grammar state is never asked to follow a token that it
+denies; and states are snapshots, so a rejected draft needs no way back.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, Self
+
+import numpy as np
+
+from ramet.constrained.spec import Spec
+from ramet.runtime.sampling.masks import Words, num_words
+
+
+class GrammarState(Protocol):
+    """Where a grammar stands: immutable, cheap to keep."""
+
+    @property
+    def done(self) -> bool: ...
+    def advance(self, token: int) -> Self: ...
+    def mask(self, out: Words) -> None: ...
+    def forced(self) -> Sequence[int]: ...
+
+
+class Grammar(Protocol):
+    """A compiled grammar, shared by all sequences that use it."""
+
+    def initial(self) -> GrammarState: ...
+
+
+GrammarCompiler = Callable[[Spec], Grammar]
+"""Raises GrammarRefused. Compiles of the same spec are expected to be kept."""
+
+
+class GrammarWalk:
+    """One sequence's place in its grammar."""
+
+    def __init__(self, grammar: Grammar, vocabulary_size: int, end_ids: frozenset[int]) -> None:
+        """`end_ids`: tokens that end the output and are no part of it; the walk stays where it is on them."""
+        self._state = grammar.initial()
+        self._num_words = num_words(vocabulary_size)
+        self._end_ids = end_ids
+        self._ahead: list[GrammarState] = []
+
+    @property
+    def is_done(self) -> bool:
+        """The grammar accepts, and nothing but the end may follow."""
+        return self._state.done
+
+    def forced(self) -> Sequence[int]:
+        """The tokens that must follow, as far as they are certain."""
+        return self._state.forced()
+
+    def masks(self, drafts: Sequence[int]) -> list[Words]:
+        """The mask of the next place, and of those after each draft; it ends at the first draft that is denied."""
+        self._ahead = [self._state]
+        masks = [self._mask(self._state)]
+        for draft in drafts:
+            if not is_allowed(masks[-1], draft):
+                break
+            self._ahead.append(self._step(self._ahead[-1], draft))
+            masks.append(self._mask(self._ahead[-1]))
+        return masks
+
+    def advance(self, tokens: Sequence[int], num_drafts: int = 0) -> None:
+        """Follow tokens. The first `num_drafts` are those that the last `masks` looked ahead over."""
+        if num_drafts:
+            self._state = self._ahead[num_drafts]
+        for token in tokens[num_drafts:]:
+            self._state = self._step(self._state, token)
+        self._ahead = []
+
+    def _step(self, state: GrammarState, token: int) -> GrammarState:
+        return state if token in self._end_ids else state.advance(token)
+
+    def _mask(self, state: GrammarState) -> Words:
+        words = np.zeros(self._num_words, dtype=np.int32)
+        state.mask(words)
+        return words
+
+
+def is_allowed(words: Words, token: int) -> bool:
+    """Is the token's bit set? Tokens outside the words are not allowed."""
+    word, bit = divmod(token, 32)
+    return 0 <= word < len(words) and bool((int(words[word]) >> bit) & 1)
