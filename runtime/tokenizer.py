@@ -13,7 +13,7 @@ Wraps a `tokenizers.Tokenizer`. Four things are added to it:
 import functools
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tokenizers import AddedToken, normalizers, pre_tokenizers
@@ -105,10 +105,14 @@ class Tokenizer:
         found = encoder.encode_batch_fast([_sound(text) for text in texts], add_special_tokens=False)
         return [encoding.ids for encoding in found]
 
-    def encode_guarded(self, text: str) -> list[int]:
+    def encode_guarded(self, text: str, memo: MutableMapping[tuple[str, str], list[int]] | None = None) -> list[int]:
         """Ids of a rendered template: special tokens count, but those with `chat_template.GUARD` inside are plain text
-        (without the guard). Equals `encode(text, allow_special=True)` where there is no guard."""
-        if _GUARD not in text:
+        (without the guard). Equals `encode(text, allow_special=True)` where there is no guard.
+
+        memo  remembers the ids of what stands between two special tokens, which tokenises by itself: with one, a
+              history that grows costs its new turns only
+        """
+        if memo is None and _GUARD not in text:
             return self.encode(text, allow_special=True)
         ids: list[int] = []
         follows: Before = "nothing"
@@ -118,8 +122,18 @@ class Tokenizer:
                 ids.append(special)
                 follows = "special"
             elif piece:
-                ids += self.encode(piece.replace(_GUARD, ""), follows=follows)
+                ids += self._remembered(piece, follows, memo)
         return ids
+
+    def _remembered(
+        self, piece: str, follows: Before, memo: MutableMapping[tuple[str, str], list[int]] | None
+    ) -> list[int]:
+        known = None if memo is None else memo.get((piece, follows))
+        if known is None:
+            known = self.encode(piece.replace(_GUARD, ""), follows=follows)
+            if memo is not None:
+                memo[piece, follows] = known
+        return known
 
     @functools.cached_property
     def _special_pattern(self) -> re.Pattern[str]:
