@@ -1,4 +1,4 @@
-"""What a model is to the rest of the runtime: numbers, and one forward. And what it needs of whoever has its weights."""
+"""What a model is to the rest of the runtime: numbers and one forward; and what it needs of whoever has its weights."""
 
 from typing import NamedTuple, Protocol
 

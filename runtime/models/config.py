@@ -1,7 +1,7 @@
 """What a model is, in numbers: read from a Hugging Face `config.json` or from GGUF metadata. Knows no tensors.
 
-Both spellings end in the same frozen values, so that a model file never asks where its weights came from. Whatever changes
-the numbers and is not understood here raises UnsupportedModel: a model that runs wrong is worse than one that doesn't run.
+Both spellings end in the same frozen values, so that a model file never asks where its weights came from. Whatever
+changes the numbers and is not understood raises UnsupportedModel: a model that runs wrong is worse than none.
 """
 
 import math
@@ -141,7 +141,7 @@ def config_from_huggingface(raw: Mapping[str, Any]) -> ModelConfig:
 def _known_type(name: Any) -> ModelType:
     if name not in MODEL_TYPES:
         raise UnsupportedModel(
-            f"config.json says model_type {name!r}. Ramet runs {', '.join(MODEL_TYPES)}: choose a model of one of these."
+            f"config.json says model_type {name!r}. Ramet runs {', '.join(MODEL_TYPES)}: choose one of these."
         )
     return cast(ModelType, name)
 
@@ -252,7 +252,7 @@ def config_from_gguf(
     architecture = metadata.get("general.architecture")
     if architecture not in _GGUF_TYPES:
         raise UnsupportedModel(
-            f"the GGUF file's architecture is {architecture!r}. Ramet runs {', '.join(_GGUF_TYPES)}: choose one of these."
+            f"the GGUF file is a {architecture!r}. Ramet runs {', '.join(_GGUF_TYPES)}: choose one of these."
         )
     fields = _Fields(metadata, where="the GGUF metadata", prefix=f"{architecture}.")
     if fields.integer("expert_count", 0):

@@ -1,8 +1,8 @@
 """What the families share: projections, attention over pages, gated feed-forward, and the body that stacks them.
 
-Knows no family: a model file says which norms and tables a layer has. Weights are plain tensors in frozen records; every
-op is a function of `ramet.kernels`, so a faster backend changes nothing here. Query, key and value projections are one
-matrix, so are gate and up: fewer, larger products.
+Knows no family: a model file says which norms and tables a layer has. Weights are plain tensors in frozen records;
+every op is a function of `ramet.kernels`, so a faster backend changes nothing here. Query, key and value projections
+are one matrix, so are gate and up: fewer, larger products.
 
 Letters as in batch.py, and d hidden size, F feed-forward width.
 """

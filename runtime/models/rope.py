@@ -1,4 +1,4 @@
-"""Rotary frequencies of every way to stretch a context. Knows no attention: what comes out is a table of cosines and sines.
+"""Rotary frequencies, for every way to stretch a context. Knows no attention: out comes a table of cosines and sines.
 
     default  f_i = theta ** (-2 i / D)
     linear   f_i / factor                                   (position interpolation, Chen et al. 2023)

@@ -1,7 +1,7 @@
 """The ggml tensor types: how many bytes a block has, and what numbers are in it. Knows no file and no model.
 
-A quantised row is a run of blocks, each with its scales and `block_size` small integers. `dequantize` is vectorised over
-blocks and works in chunks that stay in the cache, so that the float32 between bytes and result is never written to memory.
+A quantised row is a run of blocks, each with its scales and `block_size` small integers. `dequantize` is vectorised
+over blocks and works in chunks that stay in the cache, so that the float32 in between is never written to memory.
 Layouts: ggml's `ggml-common.h` and `ggml-quants.c`; the `gguf` package's numpy version is the oracle in our tests.
 """
 

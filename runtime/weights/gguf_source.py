@@ -1,8 +1,8 @@
 """A GGUF file as a weight source: its tensors by Hugging Face's names, dequantised or as blocks.
 
-Two things the format does are undone. Llama files store query and key rows with the halves of each head interleaved (for
-ggml's rotary form): rows go back to Hugging Face's order, which works on blocks too, since a block never spans rows. Gemma
-files store 1 + w as norm weights: 1 is taken off.
+Two things the format does are undone. Llama files store query and key rows with the halves of each head interleaved
+(for ggml's rotary form): rows go back to Hugging Face's order, which works on blocks too, since a block never spans
+rows. Gemma files store 1 + w as norm weights: 1 is taken off.
 """
 
 import functools

@@ -28,10 +28,22 @@ _TEKKEN = (
     rf"|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*{_TAIL}"
 )
 
+_GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+    rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*{_TAIL}"
+)
+
 _GPT2_LIKE = {"default", "gpt-2", "gpt2", "phi-2", "jina-en", "jina-es", "jina-de", "mpt", "olmo", "roberta-bpe"}
 _SINGLE_DIGITS_THEN_GPT2 = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"}
-_SPLIT = {"llama-bpe": _LLAMA3, "llama3": _LLAMA3, "llama-v3": _LLAMA3, "qwen2": _QWEN2, "tekken": _TEKKEN}
-_WHOLE_WORDS_FIRST = {"llama-bpe", "llama3", "llama-v3", "tekken"}
+_LLAMA3_LIKE = {"llama-bpe", "llama3", "llama-v3", "falcon3", "dbrx", "smaug-bpe"}
+_QWEN2_LIKE = {"qwen2", "deepseek-r1-qwen", "megrez"}
+_SPLIT = {
+    **dict.fromkeys(_LLAMA3_LIKE, _LLAMA3),
+    **dict.fromkeys(_QWEN2_LIKE, _QWEN2),
+    **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
+    "tekken": _TEKKEN,
+}
+_WHOLE_WORDS_FIRST = _LLAMA3_LIKE | {"tekken"}
 """These take a word that is in the vocabulary as it is, without merging up to it."""
 
 
@@ -54,7 +66,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any]) -> Tokenizer:
     added = {
         index: AddedToken(token, special=token_kind == _CONTROL, normalized=False)
         for index, (token, token_kind) in enumerate(zip(tokens, kinds, strict=True))
-        if token_kind in (_CONTROL, _USER_DEFINED) and token
+        if token_kind in (_CONTROL, _USER_DEFINED) and token and not _is_blanks(token)
     }
     add_tokens_in_id_order(raw, added)
     ids = [metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
@@ -85,7 +97,7 @@ def _byte_level(tokens: Sequence[str], metadata: Mapping[str, Any]) -> RawTokeni
         pre, add_prefix_space=bool(metadata.get("tokenizer.ggml.add_space_prefix", False))
     )
     raw.decoder = decoders.ByteLevel()
-    if pre == "qwen2":
+    if pre in _QWEN2_LIKE:
         raw.normalizer = normalizers.NFC()
     return raw
 
@@ -103,15 +115,13 @@ def _pre_tokenizer(pre: str, *, add_prefix_space: bool) -> pre_tokenizers.PreTok
 
 
 def _sentencepiece(tokens: Sequence[str], kinds: Sequence[int], metadata: Mapping[str, Any]) -> RawTokenizer:
-    scores = _list(metadata, "tokenizer.ggml.scores")
-    if len(scores) != len(tokens):
-        raise WeightsCorrupt(f"the GGUF file has {len(tokens)} tokens, but {len(scores)} scores.")
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    unknown = next((token for token, kind in zip(tokens, kinds, strict=True) if kind == _UNKNOWN), None)
+    pieces = ["▁" * len(token) if _is_blanks(token) else token for token in tokens]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    mergeable = [kind not in (_CONTROL, _UNKNOWN, _BYTE) for kind in kinds]
     model = models.BPE(
         vocabulary,
-        _merges_by_score(tokens, kinds, scores, vocabulary),
-        unk_token=unknown,
+        _merges(pieces, mergeable, _scores(metadata, len(tokens)), vocabulary),
+        unk_token=next((piece for piece, kind in zip(pieces, kinds, strict=True) if kind == _UNKNOWN), None),
         fuse_unk=True,
         byte_fallback=_BYTE in kinds,
     )
@@ -124,18 +134,32 @@ def _sentencepiece(tokens: Sequence[str], kinds: Sequence[int], metadata: Mappin
     return raw
 
 
-def _merges_by_score(
-    tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float], vocabulary: Mapping[str, int]
+def _is_blanks(token: str) -> bool:
+    """GGUF spells Gemma's pieces of several U+2581 as real spaces."""
+    return len(token) > 1 and not token.strip(" ")
+
+
+def _scores(metadata: Mapping[str, Any], num_tokens: int) -> Sequence[float]:
+    """Higher is joined earlier. Gemma's stored scores are not in the order of its merges; its ids are."""
+    if str(metadata.get("general.architecture")).startswith("gemma"):
+        return range(0, -num_tokens, -1)
+    scores = _list(metadata, "tokenizer.ggml.scores")
+    if len(scores) != num_tokens:
+        raise WeightsCorrupt(f"the GGUF file has {num_tokens} tokens, but {len(scores)} scores.")
+    return scores
+
+
+def _merges(
+    pieces: Sequence[str], mergeable: Sequence[bool], scores: Sequence[float], vocabulary: Mapping[str, int]
 ) -> list[tuple[str, str]]:
     """SentencePiece joins the pair whose result scores best. As a merge list: every split of every piece into two
-    pieces of the vocabulary, best result first; splits of one piece in the order of their parts' ids."""
-    merges: list[tuple[float, int, int, str, str]] = []
-    for token, kind, score in zip(tokens, kinds, scores, strict=True):
-        if kind in (_CONTROL, _UNKNOWN, _BYTE):
-            continue
-        for cut in range(1, len(token)):
-            left, right = token[:cut], token[cut:]
-            if left in vocabulary and right in vocabulary:
-                merges.append((-score, vocabulary[left], vocabulary[right], left, right))
-    merges.sort()
+    pieces of the vocabulary, best result first; splits of one piece with the longer left part first."""
+    merges: list[tuple[float, int, str, str]] = []
+    for piece, may_merge, score in zip(pieces, mergeable, scores, strict=True):
+        if may_merge:
+            for cut in range(len(piece) - 1, 0, -1):
+                left, right = piece[:cut], piece[cut:]
+                if left in vocabulary and right in vocabulary:
+                    merges.append((-score, -cut, left, right))
+    merges.sort(key=lambda merge: merge[:2])
     return [(left, right) for *_, left, right in merges]

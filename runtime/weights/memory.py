@@ -1,4 +1,4 @@
-"""Will it fit? Arithmetic before anything is read, so that a load fails in a second with numbers, not in a minute with none.
+"""Will it fit? Arithmetic before anything is read: a load that can't work fails at once, with numbers.
 
 weights      parameters * bytes of the dtype (a tied output matrix counts once)
 KV pages     tokens * 2 * layers * key heads * head size * bytes of the dtype
