@@ -12,7 +12,8 @@ import json, os, sys
 from ramet.runtime.threads import settle_environment
 assert "torch" not in sys.modules
 chosen = settle_environment({argument})
-print(json.dumps([chosen, *(os.environ.get(name) for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS"))]))
+names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS")
+print(json.dumps([chosen, *(os.environ.get(name) for name in names)]))
 """
 
 
