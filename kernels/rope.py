@@ -38,8 +38,8 @@ def rope_reference(q: Tensor, k: Tensor, positions: Tensor, table: Tensor) -> No
     for x in (q, k):
         half = table.shape[2]
         a, b = x[..., :half].float(), x[..., half : 2 * half].float()
-        x[..., :half] = (a * cos - b * sin).to(x.dtype)
-        x[..., half : 2 * half] = (b * cos + a * sin).to(x.dtype)
+        low, high = a * cos - b * sin, b * cos + a * sin  # both before either is stored: in float32, a and b are views
+        x[..., :half], x[..., half : 2 * half] = low.to(x.dtype), high.to(x.dtype)
 
 
 @triton.jit
