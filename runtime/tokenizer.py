@@ -82,6 +82,23 @@ class Tokenizer:
         self.vocabulary_size: int = max(raw.get_vocab_size(with_added_tokens=True), 1 + max(self._added, default=-1))
         """Ids lie in [0, vocabulary_size)."""
 
+    # ---- across a process border
+
+    def to_bytes(self) -> bytes:
+        """Everything that `from_bytes` needs in another process."""
+        settings = {
+            "bos_id": self.bos_id,
+            "eos_ids": [self.eos_id, *self.end_ids] if self.eos_id is not None else list(self.end_ids),
+            "adds_bos": self.adds_bos,
+        }
+        return json.dumps([settings, self._raw.to_str()], ensure_ascii=False).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Tokenizer":
+        """The tokenizer that `to_bytes` wrote."""
+        settings, raw = json.loads(data)
+        return cls(RawTokenizer.from_str(raw), **settings)
+
     # ---- text -> ids
 
     def encode(

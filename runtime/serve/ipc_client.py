@@ -40,7 +40,7 @@ class IpcClient:
     """The verbs of EngineClient, each one frame out and one or more back."""
 
     def __init__(self, address: str) -> None:
-        self._address = address
+        self.address = address
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes] | asyncio.Queue[Event | RametError]] = {}
         self._socket: zmq.asyncio.Socket | None = None
@@ -68,7 +68,7 @@ class IpcClient:
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.bind(self._address)
+        self._socket.bind(self.address)
         self._reader = asyncio.create_task(self._read(self._socket), name="engine answers")
 
     async def stop(self) -> None:

@@ -33,6 +33,7 @@ class Supervisor:
         self.state: State = "loading"
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._restarted = asyncio.Event()
 
     async def start(self) -> None:
         """Start the engine; returns at once, `client.became_ready` tells when it serves."""
@@ -49,6 +50,11 @@ class Supervisor:
             ready.cancel()
             raise EngineFailed(self.client.crash or "the engine process ended before it was ready")
         self.state = "ready"
+
+    async def wait_restarted(self) -> None:
+        """Until an engine that was restarted serves again."""
+        await self._restarted.wait()
+        self._restarted.clear()
 
     async def stop(self) -> None:
         """End the engine: politely, then not."""
@@ -67,7 +73,7 @@ class Supervisor:
         self._folder.cleanup()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
-        arguments = [self.client._address, json.dumps(self._settings)]
+        arguments = [self.client.address, json.dumps(self._settings)]
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
@@ -93,12 +99,12 @@ class Supervisor:
             num_restarts, started_s, self.state = num_restarts + 1, clock.time(), "restarting"
             log.error("the engine ended (%s); requests in flight failed; it is started once more", _how(code))
             self._process = await self._spawn()
-            mark_ready = asyncio.create_task(self._mark_ready())
-            mark_ready.add_done_callback(lambda _: None)
+            self._back = asyncio.create_task(self._mark_ready())
 
     async def _mark_ready(self) -> None:
         await self.client.became_ready.wait()
         self.state = "ready"
+        self._restarted.set()
         log.warning("the engine is back")
 
 

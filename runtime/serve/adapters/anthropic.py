@@ -1,4 +1,4 @@
-"""`/v1/messages`: Anthropic's dialect, turned into a chat body on the way in, and into its block events on the way out."""
+"""`/v1/messages`: Anthropic's dialect, a chat body on the way in, block events on the way out."""
 
 import json
 from collections.abc import AsyncIterator
@@ -195,9 +195,8 @@ def _blocks(state: ChoiceState) -> list[dict[str, Any]]:
         blocks.append({"type": "thinking", "thinking": state.reasoning, "signature": ""})
     if state.content or not state.calls:
         blocks.append({"type": "text", "text": state.content or "", "citations": None})
-    for call in state.calls:
-        blocks.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)})
-    return blocks
+    uses = ({"type": "tool_use", "id": c.id, "name": c.name, "input": _input(c.arguments)} for c in state.calls)
+    return [*blocks, *uses]
 
 
 def _input(arguments: str) -> Any:
@@ -252,8 +251,8 @@ class BlockWriter:
                 block = {"type": "thinking", "thinking": "", "signature": ""}
                 return self._delta("thinking", block, {"type": "thinking_delta", "thinking": text})
             case CallBegin(call, name):
-                block = {"type": "tool_use", "id": self._state.calls[call].id, "name": name, "input": {}}
-                return self._begin(f"tool_use {call}", block)
+                use = {"type": "tool_use", "id": self._state.calls[call].id, "name": name, "input": {}}
+                return self._begin(f"tool_use {call}", use)
             case CallArguments(_, text):
                 return [self._delta_event({"type": "input_json_delta", "partial_json": text})]
             case _:

@@ -1,4 +1,4 @@
-"""`/v1/responses`: input items become chat messages; parts become output items, whole or as the event order clients need."""
+"""`/v1/responses`: input items become chat messages, parts become output items, whole or as events."""
 
 from collections.abc import AsyncIterator
 from itertools import count
@@ -15,6 +15,8 @@ from ramet.runtime.serve.protocols.openai_chat import ChatBody, ChatMessage, Fun
 from ramet.runtime.serve.protocols.responses import ResponsesBody
 from ramet.runtime.serve.turn import Choice
 from ramet.runtime.serve.usage import responses_usage, total
+
+Events = AsyncIterator[Choice]
 
 
 def to_chat_body(body: ResponsesBody, history: list[Any]) -> ChatBody:
@@ -224,16 +226,19 @@ class ItemWriter:
         self._state = state
         self.output: list[dict[str, Any]] = []
         self._open: str | None = None
+        self._text = ""
+        """Of the open message or reasoning item."""
 
     def write(self, part: Part) -> list[dict[str, Any]]:
         match part:
             case TextPart(text):
-                return [
-                    *self._begin_message(),
-                    self._event("output_text.delta", delta=text, content_index=0, logprobs=[]),
-                ]
+                begun = self._begin_message()
+                self._text += text
+                return [*begun, self._event("output_text.delta", delta=text, content_index=0, logprobs=[])]
             case ReasoningPart(text):
-                return [*self._begin_reasoning(), self._event("reasoning_text.delta", delta=text, content_index=0)]
+                begun = self._begin_reasoning()
+                self._text += text
+                return [*begun, self._event("reasoning_text.delta", delta=text, content_index=0)]
             case CallBegin(call, name):
                 return self._begin_call(call, name)
             case CallArguments(_, text):
@@ -269,7 +274,7 @@ class ItemWriter:
 
     def _begin(self, kind: str, prefix: str, item: dict[str, Any]) -> list[dict[str, Any]]:
         closed = self._close()
-        self._open = kind
+        self._open, self._text = kind, ""
         self.output.append({"id": new_id(prefix), **item, "status": "in_progress"})
         return [*closed, self._item_event("output_item.added")]
 
@@ -281,16 +286,15 @@ class ItemWriter:
         item["status"] = "completed"
         done: list[dict[str, Any]] = []
         if kind == "message":
-            text = self._state.text
-            part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+            part = {"type": "output_text", "text": self._text, "annotations": [], "logprobs": []}
             item["content"] = [part]
             done = [
-                self._event("output_text.done", text=text, content_index=0, logprobs=[]),
+                self._event("output_text.done", text=self._text, content_index=0, logprobs=[]),
                 self._event("content_part.done", content_index=0, part=part),
             ]
         elif kind == "reasoning":
-            item["content"] = [{"type": "reasoning_text", "text": self._state.reasoning}]
-            done = [self._event("reasoning_text.done", text=self._state.reasoning, content_index=0)]
+            item["content"] = [{"type": "reasoning_text", "text": self._text}]
+            done = [self._event("reasoning_text.done", text=self._text, content_index=0)]
         else:
             call = self._state.calls[int(kind.removeprefix("call "))]
             item["arguments"] = call.arguments

@@ -1,4 +1,4 @@
-"""Wire types of `/v1/messages` and `count_tokens`. Any version and beta header is accepted, unknown fields are ignored."""
+"""Wire types of `/v1/messages` and `count_tokens`. Any version and beta header will do, unknown fields are ignored."""
 
 from typing import Any
 

@@ -1,0 +1,170 @@
+"""What every route does around its adapter: find the context, read the body, count the request, log one line."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ramet.runtime.errors import RametError
+from ramet.runtime.serve import sse
+from ramet.runtime.serve.body import decode, read_body
+from ramet.runtime.serve.context import ServeContext
+from ramet.runtime.serve.disconnect import until_gone
+from ramet.runtime.serve.identify import Asker
+from ramet.runtime.serve.state import ServerState
+from ramet.runtime.serve.turn import Choice, Turn, closing, run_turn
+from ramet.runtime.serve.usage import total
+from ramet.runtime.serve.wire_errors import json_response
+from ramet.runtime.types import Finished
+
+T = TypeVar("T")
+
+log = logging.getLogger("ramet.request")
+
+
+def state_of(http: Request) -> ServerState:
+    state: ServerState = http.app.state.ramet
+    return state
+
+
+def context_of(http: Request) -> ServeContext:
+    """The served model, or Unavailable while there is none."""
+    return state_of(http).ready_context()
+
+
+def asker_of(http: Request) -> Asker:
+    return Asker(http.scope.get("state", {}).get("key", ""), http.headers)
+
+
+async def body_of(http: Request, kind: type[T]) -> T:
+    config = state_of(http).config
+    raw = await read_body(http, max_bytes=config.max_body_bytes)
+    return decode(raw, kind, max_depth=config.max_json_depth)
+
+
+async def numbered(context: ServeContext, turns: Sequence[Turn]) -> AsyncIterator[Choice]:
+    """The events of several turns at once: choice k of turn i has number i * n + k."""
+    if len(turns) == 1:
+        async with closing(run_turn(context.engine, turns[0])) as choices:
+            async for choice in choices:
+                yield choice
+        return
+    queue: asyncio.Queue[Choice | RametError | None] = asyncio.Queue()
+    tasks = [asyncio.create_task(_pump(context, turn, index, queue)) for index, turn in enumerate(turns)]
+    try:
+        running = len(tasks)
+        while running:
+            item = await queue.get()
+            if isinstance(item, RametError):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pump(
+    context: ServeContext, turn: Turn, index: int, queue: "asyncio.Queue[Choice | RametError | None]"
+) -> None:
+    try:
+        async with closing(run_turn(context.engine, turn)) as choices:
+            async for number, event in choices:
+                queue.put_nowait(Choice(index * turn.n + number, event))
+        queue.put_nowait(None)
+    except RametError as error:
+        queue.put_nowait(error)
+
+
+async def logged(events: AsyncIterator[Choice], http: Request, turn: Turn) -> AsyncIterator[Choice]:
+    """The same events; when they end, one line says what the request cost and how it ended."""
+    state = state_of(http)
+    finished: list[Finished] = []
+    began = time.perf_counter()
+    outcome = "aborted"
+    context = state.ready_context()
+    context.enter()
+    try:
+        async with closing(events) as choices:
+            async for choice in choices:
+                if isinstance(choice.event, Finished):
+                    finished.append(choice.event)
+                yield choice
+        outcome = finished[0].reason if finished else "empty"
+    except RametError as error:
+        outcome = f"error {error.code}"
+        raise
+    finally:
+        context.leave()
+        state.metrics.observe(finished, outcome)
+        _log_line(http, turn, finished, outcome, time.perf_counter() - began)
+
+
+def _log_line(http: Request, turn: Turn, finished: list[Finished], outcome: str, took_s: float) -> None:
+    usage = total(finished)
+    times = finished[0].timings if finished else None
+    client = (http.headers.get("user-agent") or "-").split(" ")[0][:40]
+    log.info(
+        "id=%s client=%s program=%s prompt=%d cached=%d new=%d queue_ms=%.0f prefill_ms=%.0f decode_ms=%.0f "
+        "total_ms=%.0f finish=%s",
+        turn.request_id,
+        client,
+        turn.program.program_id,
+        len(turn.prompt),
+        usage.cached_tokens,
+        usage.completion_tokens,
+        times.queue_s * 1e3 if times else 0,
+        times.prefill_s * 1e3 if times else 0,
+        times.decode_s * 1e3 if times else 0,
+        took_s * 1e3,
+        outcome,
+    )
+
+
+async def answer(
+    http: Request,
+    events: AsyncIterator[Choice],
+    *,
+    stream: bool,
+    collect: Callable[[AsyncIterator[Choice]], Any],
+    blocks: Callable[[AsyncIterator[Choice]], AsyncIterator[bytes]],
+) -> Response:
+    """One JSON object or a stream of events. Errors before the first event are HTTP errors, also of a stream."""
+    if not stream:
+        return json_response(await until_gone(http, collect(events)))
+    begun = await until_gone(http, _begin(events))
+    config = state_of(http).config
+    return sse.response(blocks(begun), path=http.url.path, keep_alive_s=config.keep_alive_s)
+
+
+async def _begin(events: AsyncIterator[Choice]) -> AsyncIterator[Choice]:
+    """Wait for the first event, so that a refusal is still a status code."""
+    try:
+        first = await anext(events, None)
+    except BaseException:
+        await _close(events)
+        raise
+    return _resumed(first, events)
+
+
+async def _resumed(first: Choice | None, events: AsyncIterator[Choice]) -> AsyncIterator[Choice]:
+    async with closing(events) as rest:
+        if first is not None:
+            yield first
+        async for choice in rest:
+            yield choice
+
+
+async def _close(events: AsyncIterator[Choice]) -> None:
+    close = getattr(events, "aclose", None)
+    if close is not None:
+        with contextlib.suppress(RametError):
+            await close()

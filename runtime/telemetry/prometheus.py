@@ -1,0 +1,130 @@
+"""Metrics in Prometheus' text form, from snapshots and finished requests. Reads only; nothing below calls it.
+
+Counters that the engine keeps are exported from its snapshot as they are; what only the front knows (outcomes,
+latencies as the client saw them) is counted here. Names begin with `ramet_`; `vllm:` names can be exported beside them.
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from ramet.runtime.types import EngineStatistics, Finished
+
+_SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+
+_GAUGES: tuple[tuple[str, str, str, str], ...] = (
+    ("num_running", "ramet_requests_running", "vllm:num_requests_running", "Sequences in the running batch."),
+    (
+        "num_waiting_prefill",
+        "ramet_prefill_queue_length",
+        "vllm:num_requests_waiting",
+        "Sequences that wait for prefill.",
+    ),
+    ("num_decoding", "ramet_decode_queue_length", "", "Sequences that decode."),
+    ("num_programs", "ramet_programs", "", "Programs that are open."),
+    ("num_branches", "ramet_branches", "", "Branches that are open."),
+    ("oldest_waiting_s", "ramet_oldest_waiting_seconds", "", "Age of the sequence that has waited longest."),
+    ("tree_nodes", "ramet_tree_nodes", "", "Nodes of the radix tree."),
+)
+_COUNTERS: tuple[tuple[str, str, str, str], ...] = (
+    ("prompt_tokens_total", "ramet_prompt_tokens", "vllm:prompt_tokens", "Prompt tokens of admitted requests."),
+    ("cached_tokens_total", "ramet_cached_tokens", "vllm:prefix_cache_hits", "Prompt tokens found in the cache."),
+    ("computed_tokens_total", "ramet_computed_tokens", "", "Tokens that went through the model."),
+    ("generated_tokens_total", "ramet_generated_tokens", "vllm:generation_tokens", "Tokens generated."),
+    ("evicted_tokens_total", "ramet_evicted_tokens", "", "Tokens whose KV was evicted."),
+    ("recomputed_tokens_total", "ramet_recomputed_tokens", "", "Tokens computed again after eviction or preemption."),
+    (
+        "preemptions_total",
+        "ramet_preemptions",
+        "vllm:num_preemptions",
+        "Sequences that stepped back for lack of pages.",
+    ),
+    ("aborted_total", "ramet_aborted", "", "Sequences whose caller went away."),
+    ("steps_total", "ramet_steps", "", "Engine steps."),
+    ("drafted_tokens_total", "ramet_drafted_tokens", "vllm:spec_decode_num_draft_tokens", "Tokens proposed as drafts."),
+    ("accepted_tokens_total", "ramet_accepted_tokens", "vllm:spec_decode_num_accepted_tokens", "Drafts accepted."),
+)
+
+
+class Metrics:
+    """One server's metrics, in a registry of their own."""
+
+    def __init__(self, *, vllm_names: bool = False) -> None:
+        self._vllm_names = vllm_names
+        self._registry = CollectorRegistry()
+        registry = self._registry
+        self._requests = Counter("ramet_requests", "Requests by how they ended.", ["outcome"], registry=registry)
+        self._first = Histogram("ramet_time_to_first_token_seconds", "TTFT.", buckets=_SECONDS, registry=registry)
+        self._per_token = Histogram("ramet_time_per_output_token_seconds", "TPOT.", buckets=_SECONDS, registry=registry)
+        self._queue = Histogram("ramet_queue_seconds", "Time in the queue.", buckets=_SECONDS, registry=registry)
+        self._prefill = Histogram("ramet_prefill_seconds", "Time of prefill.", buckets=_SECONDS, registry=registry)
+        self._decode = Histogram("ramet_decode_seconds", "Time of decode.", buckets=_SECONDS, registry=registry)
+
+    def observe(self, finished: list[Finished], outcome: str) -> None:
+        """Count one request: its choices as they finished, and how it ended."""
+        self._requests.labels(outcome=outcome).inc()
+        for item in finished:
+            times, num_tokens = item.timings, item.usage.completion_tokens
+            self._queue.observe(times.queue_s)
+            self._prefill.observe(times.prefill_s)
+            self._decode.observe(times.decode_s)
+            if times.time_to_first_token_s is not None:
+                self._first.observe(times.time_to_first_token_s)
+            if num_tokens > 1:
+                self._per_token.observe(times.decode_s / (num_tokens - 1))
+
+    def render(self, statistics: EngineStatistics | None) -> bytes:
+        """The text that /metrics answers with."""
+        text: bytes = generate_latest(self._registry)
+        if statistics is None:
+            return text
+        snapshot = CollectorRegistry()
+        snapshot.register(_Snapshot(statistics, vllm_names=self._vllm_names))
+        return text + bytes(generate_latest(snapshot))
+
+
+class _Snapshot(Collector):
+    """The engine's numbers at one moment."""
+
+    def __init__(self, statistics: EngineStatistics, *, vllm_names: bool) -> None:
+        self._statistics, self._vllm_names = statistics, vllm_names
+
+    def collect(self) -> Iterator[Metric]:
+        for field, name, alias, text in _GAUGES:
+            yield from self._named(GaugeMetricFamily, name, alias, text, getattr(self._statistics, field))
+        for field, name, alias, text in _COUNTERS:
+            yield from self._named(CounterMetricFamily, name, alias, text, getattr(self._statistics, field))
+        yield self._tree_tokens()
+        yield from self._named(GaugeMetricFamily, *self._use())
+        yield from self._named(GaugeMetricFamily, *self._hit_rate())
+
+    def _named(
+        self, kind: type[GaugeMetricFamily] | type[CounterMetricFamily], name: str, alias: str, text: str, value: float
+    ) -> Iterator[Metric]:
+        for given in (name, alias if self._vllm_names else ""):
+            if given:
+                yield kind(given, text, value=value)
+
+    def _tree_tokens(self) -> Metric:
+        s = self._statistics
+        family = GaugeMetricFamily("ramet_kv_tokens", "Tokens of KV memory by state.", labels=["state"])
+        for state, pages in (("free", s.free_pages), ("evictable", s.evictable_pages), ("leased", s.leased_pages)):
+            family.add_metric([state], pages * s.page_size)
+        return family
+
+    def _use(self) -> tuple[str, str, str, float]:
+        s = self._statistics
+        used = s.leased_pages / s.total_pages if s.total_pages else 0.0
+        return (
+            "ramet_kv_utilisation",
+            "vllm:kv_cache_usage_perc",
+            "Share of KV memory that running sequences hold.",
+            used,
+        )
+
+    def _hit_rate(self) -> tuple[str, str, str, float]:
+        s = self._statistics
+        rate = s.cached_tokens_total / s.prompt_tokens_total if s.prompt_tokens_total else 0.0
+        return "ramet_cache_hit_rate", "", "Cached over all prompt tokens, since the start.", rate
