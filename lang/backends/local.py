@@ -1,0 +1,48 @@
+"""An engine in this process, as a backend. Imports torch only when the first program needs it."""
+
+import asyncio
+from typing import Any
+
+from ramet.lang.backends.base import ConnectOnce
+from ramet.runtime.client import EngineClient
+
+
+class Engine(ConnectOnce):
+    """A model in a thread of this process.
+
+    model: a Hugging Face folder or hub id, a .gguf file, or None for the embedded default model. `settings` are those
+    of `ramet.runtime.build.build_engine`. Nothing is loaded before the first program runs, or `ready()` is called.
+    """
+
+    def __init__(self, model: str | None = None, *, model_path: str | None = None, **settings: Any) -> None:
+        super().__init__()
+        self.model = model if model is not None else model_path
+        self.settings = settings
+        self._engine: Any = None
+
+    async def _connect(self) -> EngineClient:
+        return await asyncio.to_thread(self._build)
+
+    def _build(self) -> EngineClient:
+        from ramet.runtime.build import build_engine
+
+        self._engine = build_engine(self.model, **self.settings)
+        client: EngineClient = self._engine.client()
+        return client
+
+    def close(self) -> None:
+        """Stop the engine and give its memory back. Idempotent."""
+        if self._engine is not None:
+            engine, self._engine, self._task = self._engine, None, None
+            engine.close()
+
+    shutdown = close
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Engine({self.model!r})" if self.model is not None else "Engine()"

@@ -1,0 +1,68 @@
+"""The one asyncio loop that drives every branch, in a thread of its own. Knows nothing of programs.
+
+Programs run in their own threads or loops and hand coroutines over; so engine clients, which may be bound to a loop,
+only ever see this one, and a program that computes for a while holds nobody up.
+"""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from ramet.runtime.errors import BadRequest
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """A loop that runs for ever in a daemon thread, started on first use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            with self._lock:
+                if self._loop is None:
+                    self._start()
+        assert self._loop is not None
+        return self._loop
+
+    def _start(self) -> None:
+        loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=loop.run_forever, name="ramet-programs", daemon=True)
+        self._thread.start()
+        self._loop = loop
+
+    def inside(self) -> bool:
+        """Is the caller the loop's own thread, which must never block?"""
+        return threading.current_thread() is self._thread
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the loop; may be called from any thread."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+
+PROGRAMS = LoopThread()
+"""The loop of this process."""
+
+
+def wait(future: Future[T]) -> T:
+    """Block until it is there. A thread other than the loop's only."""
+    if PROGRAMS.inside() and not future.done():
+        raise BadRequest(
+            expected="a waiting call outside the event loop",
+            got="one inside it",
+            at="state",
+            hint="In async tools and async programs use the async form: await prog.arun(...), await s['x'].",
+        )
+    return future.result()
+
+
+async def wait_async(future: Future[T]) -> T:
+    """Await it from any loop. When the waiter is cancelled the work is not: whoever owns the work decides that."""
+    return await asyncio.shield(asyncio.wrap_future(future))

@@ -1,0 +1,586 @@
+"""The user's `s`: what a program says and asks. A thin face over a Branch, in two forms.
+
+`State` waits where it must (`s["x"]`, `s.text()`), for plain functions; `AsyncState` gives awaitables instead, for
+`async def` programs. Saying something (`s += ...`) returns at once in both. An error of the branch is raised here, by the
+first thing that waits for it.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future
+from concurrent.futures import wait as wait_for_futures
+from contextlib import contextmanager
+from typing import Any, Generic, Literal, Self, TypeVar, overload
+
+from ramet.lang import ir
+from ramet.lang.branch import Branch, ProgramMark
+from ramet.lang.hints import GAPS
+from ramet.lang.loop import wait, wait_async
+from ramet.lang.meta import meta_info
+from ramet.lang.run import CURRENT
+from ramet.lang.site import caller, note
+from ramet.lang.tools import ToolResult
+from ramet.lang.trace import show_tree
+from ramet.lang.values import Slot
+from ramet.runtime.errors import BadRequest, Cancelled, NotBuilt, RametError
+from ramet.runtime.types import GapKind, Usage
+
+T = TypeVar("T")
+S = TypeVar("S", bound="Face")
+JoinMode = Literal["gather_variable", "concate_and_append"]
+MISSING = object()
+
+
+class Face:
+    """What both forms share: saying, and looking without waiting."""
+
+    def __init__(self, branch: Branch) -> None:
+        self.branch = branch
+        self.ret_value: Any = None
+        """What the program's function returned."""
+        branch.run.faces.add(self)
+
+    # Saying
+
+    def __iadd__(self, spoken: ir.Spoken) -> Self:
+        """Append text, an expression, a list of them, or what a function of the state gives. Returns at once."""
+        self.branch.say(spoken, self)
+        return self
+
+    @overload
+    def role(self, name: str, body: None = None) -> "RoleScope": ...
+    @overload
+    def role(self, name: str, body: ir.Spoken) -> "RoleScope | None": ...
+    def role(self, name: str, body: ir.Spoken = None) -> "RoleScope | None":
+        """A message of any role: with a body at once, without one as `with s.role("critic"):`."""
+        if body is None:
+            return RoleScope(self.branch, name)
+        self.branch.say(ir.Role(name, body), self)
+        return None
+
+    def system(self, body: ir.Spoken = None) -> "RoleScope":
+        return self._role("system", body)
+
+    def user(self, body: ir.Spoken = None) -> "RoleScope":
+        return self._role("user", body)
+
+    def assistant(self, body: ir.Spoken = None) -> "RoleScope":
+        return self._role("assistant", body)
+
+    def tool(self, body: ir.Spoken = None) -> "RoleScope":
+        return self._role("tool", body)
+
+    def _role(self, name: str, body: ir.Spoken) -> "RoleScope":
+        scope = RoleScope(self.branch, name)
+        if body is not None:
+            self.branch.say(ir.Role(name, body), self)
+            scope.used = True
+        return scope
+
+    @contextmanager
+    def var_scope(self, name: str) -> Generator[None]:
+        """Bind `name` to the text that is said inside."""
+        self.branch.say(ir.ScopeBegin(name), self)
+        try:
+            yield
+        finally:
+            self.branch.say(ir.ScopeEnd(name), self)
+
+    @contextmanager
+    def gap(
+        self, *, tool: str | None = None, expected_s: float | None = None, kind: GapKind = "tool"
+    ) -> Generator[None]:
+        """The branch waits for something outside while the block runs: its KV stays by value, not by lock.
+
+        expected_s: seconds, if you know better than the median of this tool's last gaps.
+        """
+        if tool is not None and expected_s is None:
+            expected_s = GAPS.expected_s(tool)
+        self.branch.gap(kind, tool, expected_s)
+        started = time.monotonic()
+        yield
+        if tool is not None:
+            GAPS.record(tool, time.monotonic() - started)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        self.branch.set(name, value)
+
+    def set_var(self, name: str, value: object) -> None:
+        self.branch.set(name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.branch.transcript.find(name) is not None
+
+    def mark(self) -> ProgramMark:
+        """A point of this branch to come back to. Returns at once."""
+        return self.branch.mark()
+
+    def rollback(self, mark: ProgramMark) -> None:
+        """Cut back to the mark: text, messages and variables. Returns at once."""
+        self.branch.rollback(mark)
+
+    def use_tools(self, *tools: Any) -> None:
+        """Show these tools to the model, through its chat template. Before the first message."""
+        self.branch.say(ir.UseTools(tools), self)
+
+    # Looking
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the turns that have ended, here and in all branches below."""
+        return self.branch.usage
+
+    @property
+    def program_id(self) -> str | None:
+        """As the engine knows it; None until it is open."""
+        return self.branch.run.program_id
+
+    def tree(self) -> str:
+        """The branches as a drawing, with the tokens that each computed and found cached."""
+        return show_tree(self.branch)
+
+    def __repr__(self) -> str:
+        run = self.branch.run
+        return f"<{type(self).__name__} of {run.name}: {len(self.branch.turns)} turns, variables {sorted(self.branch.transcript.names())}>"
+
+    async def text_async_iter(self, name: str | None = None, return_meta_data: bool = False) -> AsyncIterator[Any]:
+        """Text as it comes, of one variable or of the whole branch; with `return_meta_data`, (text, meta) pairs."""
+        slot = self.branch.slot(name) if name is not None else None
+        if slot is not None:
+            pieces = slot.stream.follow_async()
+        else:
+            if (rest := self._rest()) is not None:
+                yield await wait_async(rest)
+                return
+            pieces = self.branch.lane.stream.follow_async(self._watch())
+        with self._meets_errors():
+            async for piece in pieces:
+                yield (piece, meta_info(slot)) if return_meta_data and slot is not None else piece
+
+    def _rest(self) -> "Future[str] | None":
+        """The whole text, where the branch has ended and nothing will stream any more."""
+        lane = self.branch.lane
+        return self.branch.text() if lane.closed and not lane.watched and lane.error is None else None
+
+    def _watch(self) -> "Future[None] | None":
+        """Make the lane report its text. In the program's own body the end of what was said so far is the end."""
+        lane = self.branch.lane
+        if not lane.watched and lane.error is None:
+            lane.submit(lane.watch, "text_iter()", caller())
+        return self.branch.sync() if CURRENT.get() is self.branch.run else None
+
+    # Errors
+
+    def _met(self) -> None:
+        """Somebody knows now."""
+        self.branch.run.seen.add(id(self.branch))
+
+    @contextmanager
+    def _meets_errors(self) -> Generator[None]:
+        """Raise the body's own error first; trim our machinery off the traceback of errors that explain themselves."""
+        run = self.branch.run
+        if run.error is not None:
+            self._met()
+            raise run.error
+        try:
+            yield
+        except Exception as error:
+            self._met()
+            if run.error is not None and run.error is not error:
+                raise run.error from None  # the branch was only cancelled because the body failed
+            if isinstance(error, RametError):
+                raise error.with_traceback(None) from None
+            raise
+
+    def _error_now(self) -> BaseException | None:
+        """After `sync()`."""
+        error = self.branch.run.error or self.branch.lane.error
+        if error is not None:
+            self._met()
+        return error
+
+
+class RoleScope:
+    """`with s.user():` - the message ends with the block."""
+
+    def __init__(self, branch: Branch, role: str) -> None:
+        self._branch, self._role = branch, role
+        self.used = False
+
+    def __enter__(self) -> None:
+        if self.used:
+            raise BadRequest(
+                expected="one form", got=f"with s.{self._role}(body):", at=f"s.{self._role}", hint="Leave the body out."
+            )
+        self._branch.say(ir.RoleBegin(self._role), None)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._branch.say(ir.RoleEnd(self._role), None)
+
+
+class State(Face):
+    """A branch, for plain functions and for what `run` returns: asking waits."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a variable; waits until it is there."""
+        return self._wait(self.branch.slot(name).value)
+
+    def get_var(self, name: str) -> Any:
+        return self[name]
+
+    @overload
+    def get(self, name: str) -> Any: ...
+    @overload
+    def get(self, name: str, kind: type[T]) -> T: ...
+    def get(self, name: str, kind: Any = object) -> Any:
+        """The value, checked to be of a type: `s.get("age", int)` is an int for type checkers too."""
+        return _checked(self[name], kind, name)
+
+    def text(self) -> str:
+        """The branch's text as the model sees it, the marks of the chat template included; waits."""
+        return self._wait(self.branch.text())
+
+    def tokens(self) -> list[int]:
+        """The branch's token ids; waits. While the program runs."""
+        return self._wait(self.branch.token_ids())
+
+    def messages(self) -> list[dict[str, Any]]:
+        """The chat so far, as role and content; waits."""
+        self.sync()
+        return self.branch.messages()
+
+    def sync(self) -> None:
+        """Wait until everything said so far is done."""
+        self._wait(self.branch.sync())
+
+    def error(self) -> BaseException | None:
+        """The error of this branch, or None; waits."""
+        wait_for_futures([self.branch.sync()])
+        return self._error_now()
+
+    def get_meta_info(self, name: str) -> dict[str, Any]:
+        """How a variable was made: finish reason, tokens, logprobs; waits."""
+        slot = self.branch.slot(name)
+        self._wait(slot.value)
+        return meta_info(slot)
+
+    def text_iter(self, name: str | None = None) -> Iterator[str]:
+        """Text as it comes, of one variable or of the whole branch."""
+        if name is None and (rest := self._rest()) is not None:
+            yield self._wait(rest)
+            return
+        follow = (
+            self.branch.slot(name).stream.follow()
+            if name is not None
+            else self.branch.lane.stream.follow(self._watch())
+        )
+        with self._meets_errors():
+            yield from follow
+
+    def fork(self, size: int = 1, position_ids_offset: object = None) -> "Forks":
+        """`size` branches that continue from here, side by side. Returns at once; nothing is copied."""
+        _no_offsets(position_ids_offset)
+        return Forks(self, [State(child) for child in self.branch.fork(size)])
+
+    def copy(self, position_ids_offset: object = None) -> "State":
+        """One more branch from here; `with s.copy() as c:` closes it after the block."""
+        return self.fork(1, position_ids_offset)[0]
+
+    def close(self) -> None:
+        """Cancel what this branch still does and free what only it held."""
+        wait(self.branch.run.close_branch(self.branch, Cancelled("the branch was closed by its program")))
+
+    def __enter__(self) -> "State":
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if not self.branch.joined and not self.branch.run.tracing:
+            wait(self.branch.run.close_branch(self.branch))
+
+    def call_tools(self, *tools: Any) -> list[ToolResult]:
+        """Run the tool calls of the last assistant's message side by side and append their results. [] where there are
+        none.
+
+        tools: functions to offer besides those of gen(tools=...) and use_tools. Errors of tools are text for the model.
+        """
+        self.sync()
+        if not (calls := self.branch.pending_calls()):
+            return []
+        results = self._wait(self.branch.run_calls(calls, tools))
+        self.branch.say_results(results)
+        return results
+
+    def _wait(self, future: "Future[T]") -> T:
+        with self._meets_errors():
+            return wait(future)
+
+
+class Awaiting(Generic[T]):
+    """A value to be awaited; says so where it is used without."""
+
+    def __init__(self, name: str, make: Callable[[], Awaitable[T]]) -> None:
+        self._name, self._make = name, make
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._make().__await__()
+
+    def __str__(self) -> str:
+        raise BadRequest(
+            expected=f"await {self._name}", got=self._name, at=self._name, hint="In async programs values are awaited."
+        )
+
+
+class AsyncState(Face):
+    """A branch, for `async def` programs: asking gives an awaitable."""
+
+    def __getitem__(self, name: str) -> Awaiting[Any]:
+        slot = self.branch.slot(name)
+        return Awaiting(f"s[{name!r}]", lambda: self._wait(slot.value))
+
+    @overload
+    async def get(self, name: str) -> Any: ...
+    @overload
+    async def get(self, name: str, kind: type[T]) -> T: ...
+    async def get(self, name: str, kind: Any = object) -> Any:
+        """The value, checked to be of a type."""
+        return _checked(await self[name], kind, name)
+
+    async def text(self) -> str:
+        return await self._wait(self.branch.text())
+
+    async def tokens(self) -> list[int]:
+        return await self._wait(self.branch.token_ids())
+
+    async def messages(self) -> list[dict[str, Any]]:
+        await self.sync()
+        return self.branch.messages()
+
+    async def sync(self) -> None:
+        await self._wait(self.branch.sync())
+
+    async def error(self) -> BaseException | None:
+        await asyncio.gather(wait_async(self.branch.sync()), return_exceptions=True)
+        return self._error_now()
+
+    async def get_meta_info(self, name: str) -> dict[str, Any]:
+        slot = self.branch.slot(name)
+        await self._wait(slot.value)
+        return meta_info(slot)
+
+    def text_iter(self, name: str | None = None) -> AsyncIterator[str]:
+        return self.text_async_iter(name)
+
+    def fork(self, size: int = 1, position_ids_offset: object = None) -> "AsyncForks":
+        _no_offsets(position_ids_offset)
+        return AsyncForks(self, [AsyncState(child) for child in self.branch.fork(size)])
+
+    def copy(self, position_ids_offset: object = None) -> "AsyncState":
+        return self.fork(1, position_ids_offset)[0]
+
+    async def close(self) -> None:
+        await wait_async(self.branch.run.close_branch(self.branch, Cancelled("the branch was closed by its program")))
+
+    async def __aenter__(self) -> "AsyncState":
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        if not self.branch.joined and not self.branch.run.tracing:
+            await wait_async(self.branch.run.close_branch(self.branch))
+
+    async def call_tools(self, *tools: Any) -> list[ToolResult]:
+        await self.sync()
+        if not (calls := self.branch.pending_calls()):
+            return []
+        results = await self._wait(self.branch.run_calls(calls, tools))
+        self.branch.say_results(results)
+        return results
+
+    async def _wait(self, future: "Future[T]") -> T:
+        with self._meets_errors():
+            return await wait_async(future)
+
+
+class ForksBase(Generic[S]):
+    """Branches that were forked together."""
+
+    def __init__(self, source: Face, states: list[S]) -> None:
+        self.source, self.states = source, states
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def __iter__(self) -> Iterator[S]:
+        return iter(self.states)
+
+    @overload
+    def __getitem__(self, index: int) -> S: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[S]: ...
+    def __getitem__(self, index: int | slice) -> S | list[S]:
+        return self.states[index]
+
+    def __setitem__(self, index: int, value: S) -> None:
+        """What Python does after `forks[i] += ...`."""
+        if self.states[index] is not value:
+            raise BadRequest(expected="forks[i] += ...", got="forks[i] = ...", at=f"forks[{index}]")
+
+    def __iadd__(self, spoken: Any) -> Self:
+        """To all the same; or of a list, to each its own; or what a function of the index gives."""
+        if isinstance(spoken, list | tuple):
+            if len(spoken) != len(self.states):
+                raise BadRequest(
+                    expected=f"{len(self.states)} expressions, one a branch", got=len(spoken), at="forks += [...]"
+                )
+            parts: Iterable[Any] = spoken
+        elif callable(spoken):
+            parts = map(spoken, range(len(self.states)))
+        else:
+            parts = [spoken] * len(self.states)
+        for state, part in zip(self.states, parts, strict=True):
+            state += part
+        return self
+
+    def _begin_join(self, mode: str) -> None:
+        if mode not in ("gather_variable", "concate_and_append"):
+            raise BadRequest(expected="gather_variable or concate_and_append", got=mode, at="forks.join(mode)")
+        if any(state.branch.joined for state in self.states):
+            raise BadRequest(expected="branches that were not joined yet", got="joined ones", at="forks.join()")
+        if not self.source.branch.run.tracing:
+            self.source.branch.gap("join", None, None)
+
+    def _finish_join(self, mode: str) -> "list[Future[None]]":
+        """Everything is done: give the source what the branches made, and close them."""
+        source, branches = self.source.branch, [state.branch for state in self.states]
+        if mode == "gather_variable":
+            source.gather(branches)
+        else:
+            for branch in branches:
+                source.absorb(branch)
+        source._record(f"join({mode!r})")
+        return [] if source.run.tracing else [source.run.close_branch(branch) for branch in branches]
+
+    def _raise_first_error(self) -> None:
+        for index, state in enumerate(self.states):
+            if (error := state._error_now()) is not None:
+                self._raise(error, index)
+
+    def _raise(self, error: BaseException, index: int) -> None:
+        fork = next(f for f in self.source.branch.forks if self.states[index].branch in f.children)
+        note(error, f"branch {index} of fork({len(self.states)})", fork.site)
+        raise error.with_traceback(None) if isinstance(error, RametError) else error
+
+
+def _cancelled(k: int) -> Cancelled:
+    return Cancelled(f"the first {k} of its fork were enough")
+
+
+class Forks(ForksBase[State]):
+    """See ForksBase; asking waits."""
+
+    def join(self, mode: JoinMode = "gather_variable") -> None:
+        """Wait for all branches, then give their results to the state they were forked from, and close them.
+
+        gather_variable: each name bound in a branch becomes a list on the source. concate_and_append: what the
+        branches said is appended to the source, one after the other. The first error of a branch is raised here.
+        """
+        self._begin_join(mode)
+        if not self.source.branch.run.tracing:
+            wait_for_futures([state.branch.sync() for state in self.states])
+        self._raise_first_error()
+        for closing in self._finish_join(mode):
+            wait(closing)
+
+    def first(self, k: int = 1, where: Callable[[State], bool] | None = None) -> list[State]:
+        """Wait until `k` branches have ended well (and please `where`); cancel and free the rest. In the order they
+        ended."""
+        _check_k(k, len(self.states))
+        waiting = {state.branch.sync(): index for index, state in enumerate(self.states)}
+        winners: list[State] = []
+        failed: list[int] = []
+        while len(winners) < k and waiting:
+            ended, _ = wait_for_futures(waiting, return_when=FIRST_COMPLETED)
+            for index in sorted(waiting.pop(future) for future in ended):
+                state = self.states[index]
+                if state._error_now() is not None:
+                    failed.append(index)
+                elif len(winners) < k and (where is None or where(state)):
+                    winners.append(state)
+        self._check_enough(winners, failed, k)
+        for closing in self._close_losers(winners, k):
+            wait(closing)
+        return winners
+
+    def _close_losers(self, winners: list[State], k: int) -> "list[Future[None]]":
+        run = self.source.branch.run
+        return [
+            run.close_branch(s.branch, _cancelled(k)) for s in self.states if s not in winners and not s.branch.joined
+        ]
+
+    def _check_enough(self, winners: list[State], failed: list[int], k: int) -> None:
+        if len(winners) < k and failed:
+            error = self.states[failed[0]]._error_now()
+            assert error is not None
+            self._raise(error, failed[0])
+
+
+class AsyncForks(ForksBase[AsyncState]):
+    """See ForksBase; asking is awaited."""
+
+    async def join(self, mode: JoinMode = "gather_variable") -> None:
+        self._begin_join(mode)
+        if not self.source.branch.run.tracing:
+            await asyncio.gather(*(wait_async(s.branch.sync()) for s in self.states), return_exceptions=True)
+        self._raise_first_error()
+        for closing in self._finish_join(mode):
+            await wait_async(closing)
+
+    async def first(self, k: int = 1) -> list[AsyncState]:
+        """The first `k` branches that end well, in that order; the rest is cancelled and freed."""
+        _check_k(k, len(self.states))
+        tasks = {asyncio.create_task(state.error()): state for state in self.states}
+        winners: list[AsyncState] = []
+        errors: list[BaseException] = []
+        while len(winners) < k and tasks:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                state, error = tasks.pop(task), task.result()
+                if error is not None:
+                    errors.append(error)
+                elif len(winners) < k:
+                    winners.append(state)
+        for task in tasks:
+            task.cancel()
+        run = self.source.branch.run
+        losers = [state.branch for state in self.states if state not in winners and not state.branch.joined]
+        await asyncio.gather(*(wait_async(run.close_branch(branch, _cancelled(k))) for branch in losers))
+        if len(winners) < k and errors:
+            raise errors[0]
+        return winners
+
+
+def _check_k(k: int, size: int) -> None:
+    if not 1 <= k <= size:
+        raise BadRequest(expected=f"1 to {size}", got=k, at="forks.first(k)")
+
+
+def _no_offsets(offset: object) -> None:
+    if offset is not None:
+        raise NotBuilt(
+            "fork(position_ids_offset=...)", hint="Leave it out: branches continue at the position they fork from."
+        )
+
+
+def _checked(value: Any, kind: Any, name: str) -> Any:
+    if not isinstance(value, kind):
+        raise BadRequest(
+            expected=kind.__name__,
+            got=value,
+            at=f"s[{name!r}]",
+            hint=f"gen({name!r}, dtype={kind.__name__}) makes one.",
+        )
+    return value
+
+
+__all__ = ["AsyncForks", "AsyncState", "Face", "Forks", "Slot", "State"]
