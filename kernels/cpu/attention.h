@@ -1,0 +1,287 @@
+// Attention of a few queries over one chunk of a row's paged keys and values, and the fold of chunk results.
+//
+// A context is cut into chunks of CHUNK keys at fixed places. The result of a chunk (largest score m, sum of weights l,
+// weighted values o) depends on the query and the chunk alone; chunks are folded in order of their place. So it makes no
+// difference to a query whether it came alone or in a block of others, whether its keys were computed a moment ago or found
+// in the cache, and which thread took which chunk.
+//
+// A chunk is first laid out for the dot products ("packed"), which also gathers it from its pages; then all queries that
+// look at it are served: the heads that share it (GQA), the tokens of a prompt block, the branches of a fork group.
+//   keys    [CHUNK/16][D/PACK] vectors of 16 keys x PACK values       scores: lanes are keys
+//   values  [CHUNK/PACK][D/16] vectors of 16 channels x PACK keys     output: lanes are channels
+// PACK is 2 in bfloat16 (AVX512-BF16; queries and weights are rounded to bfloat16 too) and 1 in float.
+#pragma once
+
+#include "gemm.h"
+
+namespace ramet {
+
+constexpr int CHUNK = 128;
+constexpr int QUERY_TILE = 6;  // 6 queries x 4 vectors = 24 accumulators
+
+enum KVType : int32_t { KV_BF16 = 0, KV_F32 = 1, KV_INT8 = 2 };
+
+// One layer's pool. Scales only for int8: [N, S, G] float, one per token and head.
+struct KVLayer {
+  void* keys;
+  void* values;
+  float* key_scales;
+  float* value_scales;
+};
+
+struct KVShape {
+  int32_t type, page_size, G, D;
+  size_t at(int64_t slot, int g) const { return (size_t(slot) * G + g) * D; }
+};
+
+struct BFloat16Math {
+  using Element = uint16_t;
+  static constexpr int PACK = 2;
+  static inline __attribute__((always_inline)) f32x16 dot(f32x16 sum, u8x64 v, const Element* x) { return dot2(sum, v, x); }
+  static inline __attribute__((always_inline)) void put(Element* out, f32x16 v) { store_as(out, to_bf16(v)); }
+};
+struct FloatMath {
+  using Element = float;
+  static constexpr int PACK = 1;
+  static inline __attribute__((always_inline)) f32x16 dot(f32x16 sum, u8x64 v, const Element* x) { return fma((f32x16)v, splat(*x), sum); }
+  static inline __attribute__((always_inline)) void put(Element* out, f32x16 v) { store(out, v); }
+};
+
+// What one query may see: keys [low, high), and among its row's new tokens (from `start` on) only what the tree allows.
+struct Query {
+  const void* q;  // Element [D], already times the softmax scale
+  int low, high;
+  const uint8_t* tree = nullptr;  // [n] of the row's new tokens, or none: causal, which `high` says
+  int start = 0;
+  int window = 0;                       // in a tree, distance is counted in positions
+  const int64_t* positions = nullptr;   // of the row's new tokens
+  int64_t position = 0;                 // of this query
+};
+
+INLINE i32x16 visible_lanes(const Query& q, int base) {
+  const i32x16 key = lane_index() + base;
+  i32x16 visible = (key >= q.low) & (key < q.high);
+  if (q.tree && base + LANES > q.start)
+    for (int lane = 0; lane < LANES; lane++) {
+      const int j = base + lane - q.start;
+      if (j < 0 || base + lane >= q.high) continue;
+      const bool seen = q.tree[j] && (!q.window || q.positions[j] > q.position - q.window);
+      visible[lane] = seen ? -1 : 0;
+    }
+  return visible;
+}
+INLINE bool sees_all(const Query& q, int base) {
+  return base >= q.low && base + LANES <= q.high && (!q.tree || base + LANES <= q.start);
+}
+
+// 16 x 16 lanes of 32 bits, rows <-> columns.
+INLINE void transpose(i32x16 (&r)[16]) {
+#define RAMET_STAGE(d, i0, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11, i12, i13, i14, i15)                               \
+  for (int i = 0; i < 16; i++)                                                                                             \
+    if (!(i & d)) {                                                                                                        \
+      const i32x16 a = r[i], b = r[i + d];                                                                                 \
+      r[i] = __builtin_shufflevector(a, b, i0, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11, i12, i13, i14, i15);          \
+      r[i + d] = __builtin_shufflevector(a, b, i0 + d, i1 + d, i2 + d, i3 + d, i4 + d, i5 + d, i6 + d, i7 + d, i8 + d,     \
+                                         i9 + d, i10 + d, i11 + d, i12 + d, i13 + d, i14 + d, i15 + d);                    \
+    }
+  // lane of row i: from a where (lane & d) == 0, else from b (16 + lane - d)
+  RAMET_STAGE(8, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+  RAMET_STAGE(4, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27)
+  RAMET_STAGE(2, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
+  RAMET_STAGE(1, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30)
+#undef RAMET_STAGE
+}
+
+// A thread's packed chunk and what it needs beside it.
+template <class Math>
+struct ChunkScratch {
+  using Element = typename Math::Element;
+  u8x64* keys;          // [CHUNK/16][D/PACK]
+  u8x64* values;        // [CHUNK/PACK][D/16]
+  float* key_scales;    // [CHUNK], int8 only
+  float* value_scales;  // [CHUNK], int8 only
+  float* scores;        // [QUERY_TILE][CHUNK]
+  Element* weights;     // [QUERY_TILE][CHUNK]
+};
+
+// 16 * PACK numbers of a stored row, as sixteen 32-bit lanes.
+template <class Math>
+INLINE i32x16 row_lanes(const KVShape& kv, const void* base, size_t at) {
+  const auto int8_at = [&](int i) {
+    return to_float(__builtin_convertvector(load_as<i8x16>((const int8_t*)base + at + i), i32x16));
+  };
+  if constexpr (Math::PACK == 2) {
+    if (kv.type == KV_BF16) return load_as<i32x16>((const uint16_t*)base + at);
+    const u16x16 halves[2] = {to_bf16(int8_at(0)), to_bf16(int8_at(16))};  // an int8 is exact in bfloat16
+    return load_as<i32x16>(halves);
+  } else {
+    if (kv.type == KV_BF16) return as_int(load_bf16((const uint16_t*)base + at));
+    return as_int(kv.type == KV_F32 ? load((const float*)base + at) : int8_at(0));
+  }
+}
+
+typedef uint16_t u16x32 __attribute__((vector_size(64)));
+
+// Two stored rows side by side, (a0, b0), (a1, b1), ...: two vectors of sixteen channels.
+INLINE void interleave(i32x16 a, i32x16 b, u8x64* out) {
+  const u16x32 x = (u16x32)a, y = (u16x32)b;
+  out[0] = (u8x64)__builtin_shufflevector(x, y, 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42,
+                                          11, 43, 12, 44, 13, 45, 14, 46, 15, 47);
+  out[1] = (u8x64)__builtin_shufflevector(x, y, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55, 24, 56, 25,
+                                          57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63);
+}
+
+constexpr size_t NOWHERE = SIZE_MAX;
+
+// The rows of PACK neighbouring keys, from places `at` (NOWHERE: zeros), into the value layout.
+template <class Math>
+INLINE void pack_values(const KVShape& kv, const void* values, const size_t* at, u8x64* out) {
+  for (int d = 0; d < kv.D; d += LANES * Math::PACK) {
+    i32x16 rows[Math::PACK];
+    for (int i = 0; i < Math::PACK; i++)
+      rows[i] = at[i] == NOWHERE ? i32x16{} : row_lanes<Math>(kv, values, at[i] + d);
+    if constexpr (Math::PACK == 2)
+      interleave(rows[0], rows[1], out + d / LANES);
+    else
+      out[d / LANES] = (u8x64)rows[0];
+  }
+}
+
+// Lay out keys [from, to) of the chunk that starts at key `base`; `from` is a multiple of 16. Lanes past `to`, up to the next
+// multiple of 16, become zero: their weight is zero, and zero times what lies in an unwritten page need not be.
+template <class Math>
+void pack_chunk(const KVShape& kv, const KVLayer& layer, const int32_t* table, int g, int base, int from, int to,
+                ChunkScratch<Math>& scratch) {
+  constexpr int PACK = Math::PACK;
+  const int D = kv.D;
+  for (int block = from; block < to; block += LANES) {
+    size_t at[LANES];
+    for (int lane = 0; lane < LANES; lane++) {
+      const int key = block + lane, token = base + key;
+      at[lane] = NOWHERE;
+      if (kv.type == KV_INT8) scratch.key_scales[key] = scratch.value_scales[key] = 0;
+      if (key >= to) continue;
+      const int64_t slot = int64_t(table[token / kv.page_size]) * kv.page_size + token % kv.page_size;
+      at[lane] = kv.at(slot, g);
+      if (kv.type != KV_INT8) continue;
+      scratch.key_scales[key] = layer.key_scales[slot * kv.G + g];
+      scratch.value_scales[key] = layer.value_scales[slot * kv.G + g];
+    }
+    u8x64* keys = scratch.keys + size_t(block / LANES) * (D / PACK);
+    for (int d = 0; d < D; d += LANES * PACK) {
+      i32x16 rows[LANES];
+      for (int lane = 0; lane < LANES; lane++)
+        rows[lane] = at[lane] == NOWHERE ? i32x16{} : row_lanes<Math>(kv, layer.keys, at[lane] + d);
+      transpose(rows);
+      for (int i = 0; i < LANES; i++) keys[d / PACK + i] = (u8x64)rows[i];
+    }
+    for (int lane = 0; lane < LANES; lane += PACK)
+      pack_values<Math>(kv, layer.values, at + lane, scratch.values + size_t(block + lane) / PACK * (D / LANES));
+  }
+}
+
+// What a query got from a chunk, or from all chunks so far. `o` is [D], not yet divided by l.
+struct Partial {
+  float m, l;
+  float* o;
+};
+
+// Scores of BLOCKS neighbouring key blocks for NQ queries. Sums run over the head's dimensions in order.
+template <class Math, int NQ, int BLOCKS>
+INLINE void score_blocks(const u8x64* keys, int steps, const Query* queries, float* scores, int first_block) {
+  f32x16 sums[NQ][BLOCKS] = {};
+  for (int step = 0; step < steps; step++) {
+#pragma GCC unroll 6
+    for (int i = 0; i < NQ; i++)
+#pragma GCC unroll 4
+      for (int j = 0; j < BLOCKS; j++)
+        sums[i][j] = Math::dot(sums[i][j], keys[size_t(first_block + j) * steps + step],
+                               (const typename Math::Element*)queries[i].q + step * Math::PACK);
+  }
+  for (int i = 0; i < NQ; i++)
+    for (int j = 0; j < BLOCKS; j++) store(scores + i * CHUNK + (first_block + j) * LANES, sums[i][j]);
+}
+
+// Weighted sum of values for NQ queries, channels [16 c, 16 (c + COLUMNS)). Sums run over the keys in order.
+template <class Math, int NQ, int COLUMNS>
+INLINE void sum_values(const u8x64* values, int D, int num_steps, const typename Math::Element* weights, Partial* out, int c) {
+  f32x16 sums[NQ][COLUMNS] = {};
+  for (int step = 0; step < num_steps; step++) {
+    const u8x64* row = values + size_t(step) * (D / LANES) + c;
+#pragma GCC unroll 6
+    for (int i = 0; i < NQ; i++)
+#pragma GCC unroll 4
+      for (int j = 0; j < COLUMNS; j++) sums[i][j] = Math::dot(sums[i][j], row[j], weights + i * CHUNK + step * Math::PACK);
+  }
+  for (int i = 0; i < NQ; i++)
+    for (int j = 0; j < COLUMNS; j++) store(out[i].o + (c + j) * LANES, sums[i][j]);
+}
+
+// Scores -> weights e^(score - m), in place; writes m and l.
+template <class Math>
+INLINE void weigh(const Query& q, float soft_cap, const KVShape& kv, const ChunkScratch<Math>& s, int base, int num_blocks,
+                  float* scores, typename Math::Element* weights, Partial& out) {
+  f32x16 largest = splat(-INFINITY);
+  for (int b = 0; b < num_blocks; b++) {
+    f32x16 x = load(scores + b * LANES);
+    if (kv.type == KV_INT8) x = x * load(s.key_scales + b * LANES);
+    if (soft_cap > 0) x = soft_cap * tanh_of(x / soft_cap);
+    if (!sees_all(q, base + b * LANES)) x = select(visible_lanes(q, base + b * LANES), x, splat(-INFINITY));
+    largest = maximum(largest, x);
+    store(scores + b * LANES, x);
+  }
+  out.m = max_lanes(largest);
+  f32x16 sum = {};
+  for (int b = 0; b < num_blocks; b++) {
+    // nothing visible: m is -inf, and the weights must be 0, not e^(inf - inf)
+    f32x16 w = out.m == -INFINITY ? f32x16{} : exponential(load(scores + b * LANES) - out.m);
+    sum = sum + w;
+    if (kv.type == KV_INT8) w = w * load(s.value_scales + b * LANES);
+    Math::put(weights + b * LANES, w);
+  }
+  out.l = sum_lanes(sum);
+}
+
+// One tile of NQ queries against the packed chunk that starts at key `base` and holds `num_keys` keys.
+template <class Math, int NQ>
+void attend_tile(const KVShape& kv, const Query* queries, float soft_cap, int base, int num_keys, ChunkScratch<Math>& s,
+                 Partial* out) {
+  const int num_blocks = (num_keys + LANES - 1) / LANES, steps = kv.D / Math::PACK;
+  int b = 0;
+  for (; b + 4 <= num_blocks; b += 4) score_blocks<Math, NQ, 4>(s.keys, steps, queries, s.scores, b);
+  for (; b < num_blocks; b++) score_blocks<Math, NQ, 1>(s.keys, steps, queries, s.scores, b);
+  for (int i = 0; i < NQ; i++)
+    weigh<Math>(queries[i], soft_cap, kv, s, base, num_blocks, s.scores + i * CHUNK, s.weights + i * CHUNK, out[i]);
+  const int value_steps = num_blocks * LANES / Math::PACK, columns = kv.D / LANES;
+  int c = 0;
+  for (; c + 4 <= columns; c += 4) sum_values<Math, NQ, 4>(s.values, kv.D, value_steps, s.weights, out, c);
+  for (; c < columns; c++) sum_values<Math, NQ, 1>(s.values, kv.D, value_steps, s.weights, out, c);
+}
+
+template <class Math>
+INLINE void attend_chunk(const KVShape& kv, const Query* queries, int num_queries, float soft_cap, int base, int num_keys,
+                         ChunkScratch<Math>& s, Partial* out) {
+  for (int i = 0; i < num_queries; i += QUERY_TILE) {
+    const Query* q = queries + i;
+    switch (num_queries - i) {
+      case 1: attend_tile<Math, 1>(kv, q, soft_cap, base, num_keys, s, out + i); break;
+      case 2: attend_tile<Math, 2>(kv, q, soft_cap, base, num_keys, s, out + i); break;
+      case 3: attend_tile<Math, 3>(kv, q, soft_cap, base, num_keys, s, out + i); break;
+      case 4: attend_tile<Math, 4>(kv, q, soft_cap, base, num_keys, s, out + i); break;
+      case 5: attend_tile<Math, 5>(kv, q, soft_cap, base, num_keys, s, out + i); break;
+      default: attend_tile<Math, 6>(kv, q, soft_cap, base, num_keys, s, out + i);
+    }
+  }
+}
+
+// total <- total and next, where `next` is the chunk after all those in `total`. An empty total has m = -inf, l = 0, o = 0.
+INLINE void fold(Partial& total, const Partial& next, int D) {
+  if (next.m == -INFINITY) return;
+  const float m = total.m > next.m ? total.m : next.m;
+  const float keep = exponential(total.m - m), add = exponential(next.m - m);
+  total.m = m;
+  total.l = total.l * keep + next.l * add;
+  for (int d = 0; d < D; d += LANES) store(total.o + d, fma(load(next.o + d), splat(add), load(total.o + d) * keep));
+}
+
+}  // namespace ramet

@@ -1,0 +1,352 @@
+"""The native CPU decoder as a Model: weights packed once, one call into C++ a step, no tensor allocated but the logits.
+
+It knows files only through a WeightReader and kernels only through kernels/cpu. `build_native` packs what a family's file
+has into the formats of kernels/cpu/gemm.h; `NativeModel.forward` hands over pointers. What the C++ does not do (a head size
+that is no multiple of 32, a pool on another device) raises NotBuilt when it is built, and the caller takes the torch model.
+"""
+
+import ctypes
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ramet.kernels.cpu import interface
+from ramet.kernels.cpu.build import load_library
+from ramet.kernels.cpu.interface import FORMATS, SLOTS, SOURCES, WeightFormat
+from ramet.runtime.errors import EngineFailed, NotBuilt
+from ramet.runtime.models.base import Model, QuantizedTensor, WeightReader
+from ramet.runtime.models.batch import KVPool, StepBatch
+from ramet.runtime.models.config import ModelConfig
+from ramet.runtime.models.registry import build_model
+from ramet.runtime.models.rope import rope_table
+
+log = logging.getLogger(__name__)
+
+FormatChoice = Literal["auto", "w4", "w8", "bf16", "fp32"]
+
+_PLAIN_SOURCES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+_KV_TYPES = {torch.bfloat16: 0, torch.float32: 1, torch.int8: 2}
+
+
+def build_native(
+    config: ModelConfig,
+    source: WeightReader,
+    *,
+    weight_format: FormatChoice = "auto",
+    threads: int | None = None,
+    num_positions: int | None = None,
+    variant: str | None = None,
+) -> "NativeModel":
+    """Pack the weights of `source` for this CPU. NotBuilt where the native code can't be built or can't run the model.
+
+    weight_format  "auto" keeps what the file has: 4-bit and 8-bit ggml blocks code by code (other blocks become w8), plain
+                   numbers bf16. "w4", "w8", "bf16" and "fp32" convert; the output matrix never goes under 8 bits.
+                   Products with w4 and w8 weights take activations as int8 per block of 32.
+    threads        None: the CPUs that this process may use
+    num_positions  positions that can be computed; None: the model's context length
+    variant        a build of kernels/cpu/build.py by name; None: the best that this CPU runs
+    """
+    _refuse_what_is_not_built(config)
+    library = interface.declare(load_library(variant))
+    packer = _Packer(config, source, weight_format, library, threads or _usable_cpus())
+    packer.pack(num_positions or config.context_length)
+    return packer.model
+
+
+def build_for_cpu(
+    config: ModelConfig,
+    source: WeightReader,
+    *,
+    weight_format: FormatChoice = "auto",
+    threads: int | None = None,
+    num_positions: int | None = None,
+) -> Model:
+    """The native model, or, with one log line that says why, the torch model in bfloat16 (float32 for "fp32")."""
+    try:
+        return build_native(config, source, weight_format=weight_format, threads=threads, num_positions=num_positions)
+    except NotBuilt as reason:
+        log.warning("running on torch, which is slower: %s", reason)
+        dtype = torch.float32 if weight_format == "fp32" else torch.bfloat16
+        return build_model(config, source, dtype=dtype, num_positions=num_positions)
+
+
+def _refuse_what_is_not_built(config: ModelConfig) -> None:
+    sizes = {
+        "head size": config.head_dim,
+        "hidden size": config.hidden_size,
+        "feed-forward size": config.intermediate_size,
+    }
+    for name, size in sizes.items():
+        if size % 32:
+            raise NotBuilt(f"the native CPU path for a {name} of {size}", hint="It takes multiples of 32.")
+
+
+def _usable_cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class NativeModel:
+    """A decoder whose step is one native call. Implements `Model`. One step at a time; calls from several threads queue."""
+
+    def __init__(self, config: ModelConfig, library: ctypes.CDLL, handle: int, kept: list[Tensor]) -> None:
+        self.config = config
+        self._library, self._handle = library, handle
+        self._kept = kept
+        """Embedding, norms, biases and rotary tables: the native side holds their addresses."""
+        self._pool: KVPool | None = None
+        self._pool_layers: ctypes.Array[interface.KVLayer] | None = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            self._library.ramet_destroy(self._handle)
+
+    def weight_bytes(self) -> int:
+        """What the packed weights take in memory."""
+        return int(self._read_statistics().weight_bytes)
+
+    def statistics(self) -> Mapping[str, float]:
+        """Since start: steps, sleeps of waiting threads, KV tokens read and seen, and seconds per kind of phase.
+
+        kv_tokens_seen counts the keys of every row; kv_tokens_read counts shared ones once: their ratio is what fork
+        groups save.
+        """
+        raw = self._read_statistics()
+        counts = {name: int(getattr(raw, name)) for name in ("steps", "sleeps", "kv_tokens_read", "kv_tokens_seen")}
+        return counts | {f"{name}_s": raw.seconds[i] for i, name in enumerate(interface.PHASES)}
+
+    def limit_threads(self, num: int) -> None:
+        """Use at most so many threads from the next step on."""
+        self._library.ramet_limit_threads(self._handle, num)
+
+    def forward(self, batch: StepBatch, kv: KVPool) -> Tensor:
+        """float32 [O, V]; see `Model`."""
+        logits = torch.empty((len(batch.output_rows), self.config.vocab_size), dtype=torch.float32)
+        pool = self._layers_of(kv)
+        trees, groups = _Trees(batch), _Groups(batch)
+        step = interface.Step(
+            num_rows=len(batch.context_lengths),
+            num_tokens=len(batch.tokens),
+            num_outputs=len(batch.output_rows),
+            table_width=batch.page_tables.shape[1],
+            tokens=_address(batch.tokens, torch.int64),
+            positions=_address(batch.positions, torch.int64),
+            query_offsets=_address(batch.query_offsets, torch.int32),
+            context_lengths=_address(batch.context_lengths, torch.int32),
+            page_tables=_address(batch.page_tables, torch.int32),
+            slots=_address(batch.slots, torch.int64),
+            output_rows=_address(batch.output_rows, torch.int64),
+            trees=trees.address,
+            num_groups=groups.count,
+            group_offsets=groups.offsets,
+            group_rows=groups.rows,
+            group_shared=groups.shared,
+            kv=ctypes.addressof(pool),
+            kv_type=_KV_TYPES[kv.dtype],
+            page_size=kv.page_size,
+            num_pages=kv.keys[0].shape[0],
+            logits=logits.data_ptr(),
+        )
+        code = self._library.ramet_forward(self._handle, ctypes.byref(step))
+        if code != 0:
+            raise EngineFailed(f"native step refused: {self._library.ramet_error().decode()} ({code})")
+        return logits
+
+    def _read_statistics(self) -> interface.Statistics:
+        raw = interface.Statistics()
+        self._library.ramet_statistics(self._handle, ctypes.byref(raw))
+        return raw
+
+    def _layers_of(self, kv: KVPool) -> "ctypes.Array[interface.KVLayer]":
+        """Addresses of the pool's layers; a pool is checked when it is first met."""
+        if self._pool is kv and self._pool_layers is not None:
+            return self._pool_layers
+        config = self.config
+        shape = (config.num_kv_heads, config.head_dim)
+        if kv.dtype not in _KV_TYPES or len(kv.keys) != config.num_layers:
+            raise EngineFailed(
+                f"KV pool of {len(kv.keys)} layers, {kv.dtype}: the model has {config.num_layers} layers"
+            )
+        for tensor in (*kv.keys, *kv.values):
+            if tuple(tensor.shape[2:]) != shape or not tensor.is_contiguous() or tensor.device.type != "cpu":
+                raise EngineFailed(
+                    f"KV pool layer {tuple(tensor.shape)}: expected contiguous [N, S, {shape}] on the CPU"
+                )
+        layers = (interface.KVLayer * config.num_layers)()
+        for layer, keys, values in zip(layers, kv.keys, kv.values, strict=True):
+            layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
+        for name in ("key_scales", "value_scales"):
+            for layer, scales in zip(layers, getattr(kv, name, None) or (), strict=False):
+                setattr(layer, name, _address(scales, torch.float32))
+        self._pool, self._pool_layers = kv, layers
+        return layers
+
+
+class _Trees:
+    """Tree masks as an array of addresses, one per row; keeps them alive for the call."""
+
+    def __init__(self, batch: StepBatch) -> None:
+        self.address: int | None = None
+        if not batch.tree_masks:
+            return
+        self.masks = {row: mask.to(torch.uint8).contiguous() for row, mask in batch.tree_masks.items()}
+        self.array = (ctypes.c_void_p * len(batch.context_lengths))()
+        for row, mask in self.masks.items():
+            self.array[row] = mask.data_ptr()
+        self.address = ctypes.addressof(self.array)
+
+
+class _Groups:
+    """Fork groups as three int32 arrays."""
+
+    def __init__(self, batch: StepBatch) -> None:
+        self.count = len(batch.groups)
+        self.offsets = self.rows = self.shared = None
+        if not self.count:
+            return
+        offsets = [0]
+        for group in batch.groups:
+            offsets.append(offsets[-1] + len(group.rows))
+        rows = [row for group in batch.groups for row in group.rows]
+        shared = [group.num_shared_tokens for group in batch.groups]
+        self.tensors = [torch.tensor(values, dtype=torch.int32) for values in (offsets, rows, shared)]
+        self.offsets, self.rows, self.shared = (tensor.data_ptr() for tensor in self.tensors)
+
+
+def _address(tensor: Tensor, dtype: torch.dtype) -> int:
+    if tensor.dtype != dtype or not tensor.is_contiguous() or tensor.device.type != "cpu":
+        raise EngineFailed(
+            f"native step: expected contiguous {dtype} on the CPU, got {tensor.dtype} on {tensor.device}"
+        )
+    return tensor.data_ptr()
+
+
+class _Packer:
+    """Reads one model's tensors and hands them to the native side."""
+
+    def __init__(
+        self, config: ModelConfig, source: WeightReader, choice: FormatChoice, library: ctypes.CDLL, threads: int
+    ) -> None:
+        self.config, self.source, self.choice, self.library = config, source, choice, library
+        self.kept: list[Tensor] = []
+        self.is_gemma = config.model_type == "gemma3_text"
+        self.norm_offset = 1.0 if self.is_gemma else 0.0
+        embedding, kind = self._embedding()
+        self.handle = library.ramet_create(ctypes.byref(self._native_config(kind, threads)))
+        self.model = NativeModel(config, library, self.handle, self.kept)
+        library.ramet_set_shared(self.handle, embedding, self._norm("model.norm.weight"))
+
+    def pack(self, num_positions: int) -> None:
+        """All layers and the head."""
+        tables = {
+            is_local: self._keep(rope_table(rope, self.config.head_dim, num_positions))
+            for is_local, rope in ((False, self.config.rope), (True, self.config.local_rope))
+            if rope is not None
+        }
+        for index in range(self.config.num_layers):
+            window = self.config.window(index)
+            rope = tables[window is not None and True in tables]
+            layer = self._small_tensors(f"model.layers.{index}", rope, num_positions, window)
+            self._check(self.library.ramet_set_layer(self.handle, index, ctypes.byref(layer)))
+            for slot, name in enumerate(SLOTS):
+                part = "self_attn" if slot < 4 else "mlp"
+                self._matrix(index, slot, f"model.layers.{index}.{part}.{name}")
+        tied = self.config.tie_word_embeddings
+        self._matrix(-1, 0, "model.embed_tokens" if tied else "lm_head")
+
+    def _native_config(self, embedding_kind: str, threads: int) -> interface.Config:
+        config = self.config
+        scale = torch.tensor(config.hidden_size**0.5, dtype=torch.bfloat16).item() if self.is_gemma else 1.0
+        return interface.Config(
+            num_layers=config.num_layers,
+            hidden=config.hidden_size,
+            feed_forward=config.intermediate_size,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            vocabulary=config.vocab_size,
+            is_gelu=config.activation == "gelu_tanh",
+            embedding_source=SOURCES[embedding_kind],
+            num_threads=threads,
+            eps=config.rms_norm_eps,
+            attention_scale=config.scale,
+            attention_softcap=config.attention_softcap or 0.0,
+            final_softcap=config.final_softcap or 0.0,
+            embedding_scale=scale,
+        )
+
+    def _embedding(self) -> tuple[int, str]:
+        """Rows as the file has them where the native side reads that kind, else bfloat16."""
+        raw = self.source.read_raw("model.embed_tokens.weight")
+        if isinstance(raw, QuantizedTensor):
+            if raw.type == "Q8_0":
+                return self._keep_any(raw.blocks), "Q8_0"
+            raw = self.source.read("model.embed_tokens.weight", torch.bfloat16)
+        if raw.dtype not in _PLAIN_SOURCES:
+            raw = raw.to(torch.bfloat16)
+        return self._keep_any(raw), _PLAIN_SOURCES[raw.dtype]
+
+    def _small_tensors(self, prefix: str, rope: int, num_positions: int, window: int | None) -> interface.Layer:
+        feed_forward = "pre_feedforward_layernorm" if self.is_gemma else "post_attention_layernorm"
+        optional = {
+            "after_attention": f"{prefix}.post_attention_layernorm.weight" if self.is_gemma else None,
+            "after_feed_forward": f"{prefix}.post_feedforward_layernorm.weight" if self.is_gemma else None,
+            "query_norm": f"{prefix}.self_attn.q_norm.weight",
+            "key_norm": f"{prefix}.self_attn.k_norm.weight",
+        }
+        return interface.Layer(
+            input_norm=self._norm(f"{prefix}.input_layernorm.weight"),
+            feed_forward_norm=self._norm(f"{prefix}.{feed_forward}.weight"),
+            rope=rope,
+            num_positions=num_positions,
+            window=window or 0,
+            **{field: self._norm(name) for field, name in optional.items() if name and self.source.has(name)},
+        )
+
+    def _norm(self, name: str) -> int:
+        return self._keep(self.source.read(name, torch.float32) + self.norm_offset)
+
+    def _matrix(self, layer: int, slot: int, name: str) -> None:
+        """Pack one matrix, in the format that the choice and the file lead to."""
+        raw = self.source.read_raw(f"{name}.weight")
+        rows, kind, target = self._rows(name, raw, is_head=layer < 0)
+        bias = self._keep(self.source.read(f"{name}.bias", torch.float32)) if self.source.has(f"{name}.bias") else None
+        num_rows, columns = raw.shape
+        code = self.library.ramet_set_matrix(
+            self.handle, layer, slot, FORMATS[target], SOURCES[kind], num_rows, columns, rows.data_ptr(), bias
+        )
+        self._check(code)
+
+    def _rows(self, name: str, raw: QuantizedTensor | Tensor, *, is_head: bool) -> tuple[Tensor, str, WeightFormat]:
+        """The rows to pack, what they are, and what they become."""
+        has = _NATURAL_FORMAT.get(raw.type, "w8") if isinstance(raw, QuantizedTensor) else "bf16"
+        target = has if self.choice == "auto" else self.choice
+        if is_head and target == "w4":
+            target = "w8"
+        if isinstance(raw, QuantizedTensor):
+            if raw.type in _NATURAL_FORMAT and _NATURAL_FORMAT[raw.type] == target:
+                return raw.blocks.contiguous(), raw.type, target
+            raw = self.source.read(f"{name}.weight", torch.float32)
+        if raw.dtype not in _PLAIN_SOURCES:
+            raw = raw.float()
+        return raw.contiguous(), _PLAIN_SOURCES[raw.dtype], target
+
+    def _keep(self, tensor: Tensor) -> int:
+        return self._keep_any(tensor.float())
+
+    def _keep_any(self, tensor: Tensor) -> int:
+        self.kept.append(tensor.contiguous())
+        return self.kept[-1].data_ptr()
+
+    def _check(self, code: int) -> None:
+        if code != 0:
+            raise NotBuilt(f"the native CPU path for this model: {self.library.ramet_error().decode()}")
+
+
+_NATURAL_FORMAT: Mapping[str, WeightFormat] = {"Q4_0": "w4", "Q4_1": "w4", "Q8_0": "w8"}
+"""ggml types whose codes are kept as they are."""
+
+__all__: Sequence[str] = ("FormatChoice", "NativeModel", "build_for_cpu", "build_native")
