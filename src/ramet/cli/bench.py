@@ -34,7 +34,7 @@ def main(
     if name not in names():
         print(f"ramet bench: expected one of {', '.join(names())}, got {name!r}.", file=sys.stderr)
         raise typer.Exit(2)
-    options: dict[str, object] = dict(pair.split("=", 1) for pair in option or [])
+    options: dict[str, object] = {**dict(pair.split("=", 1) for pair in option or [])}
     options |= {k: v for k, v in dict(suite=suite, data=data, base=base, versus=versus).items() if v}
     try:
         measured: Measured = import_module(f"ramet.bench.{name}").measure(options)

@@ -1,0 +1,104 @@
+"""`ramet doctor`: what this machine offers, what is missing, and one token as proof."""
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import socket
+import time
+
+from ramet.bench.form import machine
+from ramet.runtime.errors import RametError
+
+_PACKAGES = (
+    "torch",
+    "triton",
+    "tokenizers",
+    "outlines-core",
+    "lark",
+    "msgspec",
+    "fastapi",
+    "llguidance",
+    "transformers",
+)
+
+
+def main() -> None:
+    """Check processor, memory, versions, compiler, cache folder, port, default model; then generate one token."""
+    for name, value in _facts():
+        print(f"{name:<16} {value}")
+    print(f"{'one token':<16} {_one_token()}")
+
+
+def _facts() -> list[tuple[str, str]]:
+    about = machine()
+    return [
+        ("processor", f"{about['cpu']}, {about['cores']} cores, {' '.join(map(str, about['vector']))}"),  # type: ignore[call-overload]
+        ("memory", f"{about['memory_gib']} GiB in all, {_available_gib():.1f} GiB available"),
+        ("python", str(about["python"])),
+        *[(package, _version(package)) for package in _PACKAGES],
+        ("gpu", _gpu()),
+        ("c++ compiler", shutil.which("c++") or shutil.which("g++") or "none: the torch path is used on CPUs"),
+        ("cache folder", os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/ramet"),
+        ("port 8000", "free" if _is_free(8000) else "taken: give another with --port"),
+        ("default model", _default_model()),
+    ]
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _available_gib() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / 2**30
+
+
+def _gpu() -> str:
+    if importlib.util.find_spec("torch") is None:
+        return "unknown: torch is not installed"
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def _default_model() -> str:
+    from ramet.runtime.weights.source import find_default_model
+
+    try:
+        return str(find_default_model())
+    except RametError as error:
+        return f"missing. {error}"
+
+
+def _one_token() -> str:
+    import asyncio
+
+    from ramet.runtime.build import build_engine
+    from ramet.runtime.types import Finished, GenerateSpec, ProgramSpec, TextPiece
+
+    async def generate() -> str:
+        branch = await client.open(ProgramSpec())
+        await client.extend(branch, [TextPiece("The capital of France is")])
+        events = client.generate(branch, GenerateSpec(max_tokens=1))
+        text = "".join([getattr(event, "text", "") async for event in events if not isinstance(event, Finished)])
+        await client.close(branch, program=True)
+        return text
+
+    began = time.perf_counter()
+    try:
+        client = build_engine(kv_tokens=1024)
+    except RametError as error:
+        return f"failed: {error}"
+    try:
+        text = asyncio.run(generate())
+    finally:
+        client.stop()
+    return f"{text!r}, {time.perf_counter() - began:.1f} s after nothing was loaded"

@@ -1,0 +1,94 @@
+"""`ramet serve [MODEL]`: OpenAI, Anthropic and native HTTP over one engine process."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ramet.runtime.errors import ModelNotFound
+from ramet.runtime.settings import resolve, secrets_from
+
+_NETWORK, _MODEL, _CLIENTS, _LIMITS = "Network", "Model and memory", "Clients", "Limits"
+
+
+def main(
+    model: Annotated[
+        str | None, typer.Argument(help="A folder, a GGUF file or a hub id; none: the embedded model.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to bind.", rich_help_panel=_NETWORK)] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one.", rich_help_panel=_NETWORK)] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="Keys, one a line (or RAMET_API_KEYS).", rich_help_panel=_NETWORK)
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(help="CORS origin; repeat for more.", rich_help_panel=_NETWORK)
+    ] = None,
+    served_name: Annotated[
+        str | None, typer.Option("--served-model-name", help="Name in /v1/models.", rich_help_panel=_CLIENTS)
+    ] = None,
+    chat_template: Annotated[
+        Path | None, typer.Option(help="A jinja2 file in place of the model's.", rich_help_panel=_CLIENTS)
+    ] = None,
+    tool_format: Annotated[
+        str | None, typer.Option(help="hermes, llama3, mistral or json.", rich_help_panel=_CLIENTS)
+    ] = None,
+    reasoning_format: Annotated[str | None, typer.Option(help="think or none.", rich_help_panel=_CLIENTS)] = None,
+    splice: Annotated[
+        bool | None, typer.Option(help="Reuse generated tokens of echoed turns.", rich_help_panel=_CLIENTS)
+    ] = None,
+    strip_nonces: Annotated[
+        bool | None, typer.Option(help="Drop known per-request nonce lines.", rich_help_panel=_CLIENTS)
+    ] = None,
+    isolate_cache: Annotated[
+        bool | None, typer.Option(help="A KV cache for each API key.", rich_help_panel=_CLIENTS)
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.", rich_help_panel=_MODEL)] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_MODEL)
+    ] = None,
+    backend: Annotated[str | None, typer.Option(help="auto, native or torch.", rich_help_panel=_MODEL)] = None,
+    context_length: Annotated[int | None, typer.Option(help="Tokens of one sequence.", rich_help_panel=_MODEL)] = None,
+    kv_tokens: Annotated[int | None, typer.Option(help="Tokens of KV memory.", rich_help_panel=_MODEL)] = None,
+    page_size: Annotated[int | None, typer.Option(help="Tokens of a KV page, 1 to 64.", rich_help_panel=_MODEL)] = None,
+    policy: Annotated[str | None, typer.Option(help="Who goes first: fcfs, lpm, ...", rich_help_panel=_MODEL)] = None,
+    max_body: Annotated[int | None, typer.Option(help="Largest body, bytes.", rich_help_panel=_LIMITS)] = None,
+    max_in_flight: Annotated[int | None, typer.Option(help="Requests at once.", rich_help_panel=_LIMITS)] = None,
+    drain_s: Annotated[
+        float | None, typer.Option(help="Seconds to end after SIGTERM.", rich_help_panel=_LIMITS)
+    ] = None,
+    vllm_metric_names: Annotated[
+        bool | None, typer.Option(help="Also export vllm: names.", rich_help_panel=_CLIENTS)
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serve a model. Every option can also stand in the environment (RAMET_PORT=...) or in ramet.toml."""
+    from ramet.runtime.serve.config import ServeConfig
+    from ramet.runtime.serve.server import run_server
+
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(name)s %(message)s")
+    os.environ["RAMET_LOG"] = log_level
+    flags: dict[str, Any] = dict(
+        host=host, port=port, served_name=served_name, tool_format=tool_format, reasoning_format=reasoning_format,
+        splice=splice, strip_nonces=strip_nonces, isolate_cache=isolate_cache, max_body_bytes=max_body,
+        max_in_flight=max_in_flight, drain_s=drain_s, vllm_metric_names=vllm_metric_names,
+        allow_origins=tuple(allow_origin) if allow_origin else None,
+        api_keys=secrets_from(os.environ, api_key_file) or None,
+    )  # fmt: skip
+    config, _ = resolve(ServeConfig, flags)
+    engine = dict(
+        model=model or os.environ.get("RAMET_MODEL"), device=device, dtype=dtype, backend=backend,
+        context_length=context_length, kv_tokens=kv_tokens, page_size=page_size, policy=policy,
+        chat_template=_read_template(chat_template),
+    )  # fmt: skip
+    raise typer.Exit(run_server(config, {name: value for name, value in engine.items() if value is not None}))
+
+
+def _read_template(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ModelNotFound(f"expected a readable jinja2 file, got {error.strerror} - at `--chat-template`.") from None
