@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ramet.runtime.models.base import Model, QuantizedTensor
+from ramet.runtime.models.base import Model, QuantizedTensor, WeightReader
 from ramet.runtime.models.config import ModelConfig
 from ramet.runtime.models.registry import build_model
 from ramet.runtime.tokenizer import Tokenizer
@@ -30,6 +31,12 @@ class Progress:
     @property
     def bytes_per_s(self) -> float:
         return self.done_bytes / self.seconds if self.seconds > 0 else 0.0
+
+
+class SizedModel(Model, Protocol):
+    """A model that knows what its weights take."""
+
+    def weight_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +89,16 @@ def load_source(
     context_length: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     began: float | None = None,
+    build: "Callable[[ModelConfig, WeightReader], SizedModel] | None" = None,
 ) -> LoadedModel:
-    """The same for a source that is open already (its config was needed to plan memory)."""
+    """The same for a source that is open already (its config was needed to plan memory). `build` makes the model of the
+    config and the tensors; None: the torch model."""
     began = time.perf_counter() if began is None else began
     config = source.config.with_context_length(context_length)
     reader = _CountingReader(source, progress)
-    model = build_model(config, reader, dtype=dtype, device=device)
+    model: SizedModel = (
+        build(config, reader) if build is not None else build_model(config, reader, dtype=dtype, device=device)
+    )
     return LoadedModel(
         model=model,
         config=config,
