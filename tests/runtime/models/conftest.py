@@ -1,6 +1,8 @@
 """Runs a model as the engine does, over scattered pages, and keeps every logit."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -86,3 +88,22 @@ def greedy() -> Run:
 @pytest.fixture
 def make_runner() -> type[Runner]:
     return Runner
+
+
+def transformers_from_gguf(path: Path) -> Any:
+    """transformers' own reading of a GGUF file, in float32 (without accelerate, which its front door asks for)."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    assert set(missing) <= {"lm_head.weight"} and not unexpected, (missing, unexpected)
+    model.tie_weights()
+    return model
+
+
+@pytest.fixture
+def from_gguf() -> Callable[[Path], Any]:
+    return transformers_from_gguf
