@@ -35,7 +35,25 @@ class StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool | None = None
 
 
-class SamplingFields(msgspec.Struct, kw_only=True):
+class ServingFields(msgspec.Struct, kw_only=True):
+    """Who asks, and how to treat it: hints for the scheduler, never for the content."""
+
+    user: str | None = None
+    metadata: dict[str, Json] | None = None
+    prompt_cache_key: str | None = None
+    session_id: str | None = None
+    program_id: str | None = None
+    request_id: str | None = None
+    rid: str | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    deadline_s: float | None = None
+    return_token_ids: bool | None = None
+    return_timings: bool | None = None
+    explain: bool | None = None
+
+
+class SamplingFields(ServingFields, kw_only=True):
     """What every text endpoint takes, OpenAI's names and those of vLLM and SGLang."""
 
     temperature: float | None = None
@@ -59,7 +77,7 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stream_interval: int | None = None
 
 
-class GrammarFields(msgspec.Struct, kw_only=True):
+class GrammarFields(SamplingFields, kw_only=True):
     """Every dialect in which clients ask for constrained output (clients.md section 9)."""
 
     response_format: dict[str, Json] | None = None
@@ -74,25 +92,7 @@ class GrammarFields(msgspec.Struct, kw_only=True):
     json_schema: Json = None
 
 
-class ServingFields(msgspec.Struct, kw_only=True):
-    """Who asks, and how to treat it: hints for the scheduler, never for the content."""
-
-    user: str | None = None
-    metadata: dict[str, Json] | None = None
-    prompt_cache_key: str | None = None
-    session_id: str | None = None
-    program_id: str | None = None
-    request_id: str | None = None
-    rid: str | None = None
-    priority: int | None = None
-    cache_salt: str | None = None
-    deadline_s: float | None = None
-    return_token_ids: bool | None = None
-    return_timings: bool | None = None
-    explain: bool | None = None
-
-
-class ChatBody(SamplingFields, GrammarFields, ServingFields, kw_only=True):
+class ChatBody(GrammarFields, kw_only=True):
     model: str | None = None
     messages: list[ChatMessage]
     stream: bool | None = None
@@ -117,7 +117,7 @@ class ChatBody(SamplingFields, GrammarFields, ServingFields, kw_only=True):
     documents: list[Json] | None = None
 
 
-class CompletionBody(SamplingFields, GrammarFields, ServingFields, kw_only=True):
+class CompletionBody(GrammarFields, kw_only=True):
     model: str | None = None
     prompt: str | list[str] | list[int] | list[list[int]]
     suffix: str | None = None

@@ -13,7 +13,7 @@ from ramet.runtime.serve.adapters import fields
 from ramet.runtime.serve.context import ServeContext, new_id
 from ramet.runtime.serve.identify import program_spec, tenant_of
 from ramet.runtime.serve.openapi import body_schema
-from ramet.runtime.serve.protocols.openai_chat import GrammarFields, SamplingFields, ServingFields
+from ramet.runtime.serve.protocols.openai_chat import GrammarFields, ServingFields
 from ramet.runtime.serve.routes.base import answer, asker_of, body_of, context_of, logged, numbered
 from ramet.runtime.serve.turn import Choice, Turn
 from ramet.runtime.serve.wire_errors import json_response
@@ -22,7 +22,7 @@ from ramet.runtime.types import Delta, Finished, GenerateSpec, TokenLogprob
 router = APIRouter()
 
 
-class GenerateParams(SamplingFields, GrammarFields, kw_only=True):
+class GenerateParams(GrammarFields, kw_only=True):
     max_new_tokens: int | None = None
     min_new_tokens: int | None = None
     n: int | None = None
