@@ -317,8 +317,8 @@ class PlannedRow(NamedTuple):
     parents: Sequence[int] | None = None
     """A token tree (select, tree drafts): index in this row of each token's parent, -1: the prefix. None: a line."""
     follower_at: Sequence[int] | None = None
-    """Index in this row of the token that each follower follows: a token of a tree may have many followers, or none. None:
-    the last `num_logprobs` tokens have one each. `num_logprobs == len(followers)` in both forms."""
+    """Index in this row of the token that each follower follows: a token of a tree may have many followers, or none.
+    None: the last `num_logprobs` tokens have one each. `num_logprobs == len(followers)` in both forms."""
 
 
 class RowGroup(NamedTuple):

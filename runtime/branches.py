@@ -1,0 +1,219 @@
+"""Programs and their branches as the engine's front keeps them: ids, text that waits, marks, and who runs. No pages.
+
+A branch is tokens, then pending text, and a cursor into the radix tree where its KV was last seen. It holds nothing:
+all of its KV may be evicted between two turns, and is found again, or computed again, by its tokens. So a fork copies
+a few references, a rollback cuts a row of ids, and a closed branch has nothing to free but what only it used.
+"""
+
+import itertools
+import secrets
+from dataclasses import dataclass, field
+
+import msgspec
+
+from ramet.radix.node import Cursor
+from ramet.runtime.chat_template import GUARD
+from ramet.runtime.conversation import Conversation
+from ramet.runtime.errors import BadRequest, NotFound
+from ramet.runtime.literals import Pending, TextCodec, guard
+from ramet.runtime.scheduler.token_row import TokenRow
+from ramet.runtime.types import BranchHandle, GapKind, Mark, ProgramSpec, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedPlace:
+    """What a rollback to a mark restores besides the tokens."""
+
+    num_tokens: int
+    conversation: Conversation
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What a branch waits for."""
+
+    kind: GapKind
+    tool: str | None
+    expected_s: float | None
+    since_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Branch:
+    """One path of a program. A verb at a time."""
+
+    handle: BranchHandle
+    program: "Program"
+    tokens: TokenRow = field(default_factory=TokenRow)
+    pending: Pending = field(default_factory=Pending)
+    cursor: Cursor | None = None
+    num_known: int = 0
+    """Leading tokens that were computed once."""
+    conversation: Conversation = field(default_factory=Conversation)
+    marks: dict[int, MarkedPlace] = field(default_factory=dict)
+    running: int | None = None
+    """The request that writes into it now."""
+    gap: Gap | None = None
+    rewritten: dict[str, object] | None = None
+    """Why a template's rendering did not go on where the last one ended."""
+    usage: Usage = Usage()
+    num_inherited: int = 0
+    """Leading tokens that the branch was forked with."""
+    is_closed: bool = False
+    was_cut_short: bool = False
+    """It was closed while it generated."""
+
+    def settle(self, codec: TextCodec) -> None:
+        """Tokenise what waits."""
+        if self.pending:
+            self.tokens.extend(self.pending.ids(codec))
+            self.pending = Pending(follows="text")
+
+    def add_text(self, guarded: str, codec: TextCodec, *, is_template: bool = False) -> None:
+        if not self.pending and not len(self.tokens):
+            self.pending = Pending(add_bos=codec.adds_bos and not is_template)
+        elif not self.pending:
+            self.pending = Pending(follows="special" if self.tokens[-1] in codec.special_ids else "text")
+        self.pending = self.pending.with_text(guarded)
+
+    def remove_end(self, guarded: str, codec: TextCodec) -> None:
+        """Take text off the end: what waits first, then whole tokens; what a cut token leaves over waits as text."""
+        rest = guarded[: max(0, len(guarded) - len(self.pending.text))]
+        self.pending = self.pending.cut(len(self.pending.text) - len(guarded) + len(rest))
+        num_bytes, num_tokens, pieces = len(rest.replace(GUARD, "").encode()), len(self.tokens), codec.all_token_bytes
+        while num_bytes > 0 and num_tokens > 0:
+            num_tokens -= 1
+            num_bytes -= len(pieces[self.tokens[num_tokens]])
+        if rest:
+            split = pieces[self.tokens[num_tokens]][: -num_bytes or None] if num_bytes < 0 else b""
+            self.cut_tokens(num_tokens)
+            self.add_text(guard(split.decode("utf-8", "replace"), codec.special_names), codec, is_template=True)
+
+    def cut_tokens(self, num_tokens: int) -> None:
+        """Forget the tokens from `num_tokens` on, and the text after them."""
+        if num_tokens < len(self.tokens):
+            self.tokens.truncate(num_tokens)
+        self.num_known = min(self.num_known, num_tokens)
+        if self.cursor is not None and self.cursor.num_tokens > num_tokens:
+            self.cursor = None
+        self.pending = Pending(follows="text")
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """One run: its branches, and what they have cost."""
+
+    spec: ProgramSpec
+    namespace: str
+    branches: dict[int, Branch] = field(default_factory=dict)
+    closed_usage: Usage = Usage()
+    """Of branches that are closed."""
+    branch_ids: "itertools.count[int]" = field(default_factory=itertools.count)
+
+
+class BranchTable:
+    """All live programs. Not thread-safe by itself: its owner holds a lock around a verb."""
+
+    def __init__(self) -> None:
+        self._programs: dict[str, Program] = {}
+        self._serials = itertools.count()
+
+    @property
+    def num_programs(self) -> int:
+        return len(self._programs)
+
+    @property
+    def num_branches(self) -> int:
+        return sum(len(program.branches) for program in self._programs.values())
+
+    def programs(self) -> list[Program]:
+        return list(self._programs.values())
+
+    def open(self, spec: ProgramSpec) -> BranchHandle:
+        program_id = spec.program_id or f"program-{secrets.token_hex(6)}"
+        if program_id in self._programs:
+            raise BadRequest(expected="a program id that is not in use", got=program_id, at="$.program_id")
+        # tenants that share no salt share the cache: isolation is a salt, and saying so costs one character
+        program = Program(_with_id(spec, program_id), namespace=spec.salt)
+        self._programs[program_id] = program
+        return self._new_branch(program).handle
+
+    def get(self, handle: BranchHandle) -> Branch:
+        program = self._programs.get(handle.program_id)
+        branch = program.branches.get(handle.branch_id) if program is not None else None
+        if branch is None:
+            raise NotFound(f"branch {handle.branch_id} of program {handle.program_id!r} is not open (any more)")
+        return branch
+
+    def at_rest(self, handle: BranchHandle) -> Branch:
+        """The branch, if no verb runs on it; any verb but this ends its gap."""
+        branch = self.get(handle)
+        if branch.running is not None:
+            raise BadRequest(
+                expected="a branch at rest",
+                got="one that is generating",
+                at="$.branch",
+                hint="A branch runs one verb at a time: wait for the generation's end, or fork before it begins.",
+            )
+        branch.gap = None
+        return branch
+
+    def program(self, program_id: str) -> Program:
+        if program_id not in self._programs:
+            raise NotFound(f"program {program_id!r} is not open")
+        return self._programs[program_id]
+
+    def fork(self, branch: Branch, n: int) -> list[BranchHandle]:
+        if not isinstance(n, int) or n < 1:
+            raise BadRequest(expected="a number of branches from 1 on", got=n, at="$.n")
+        branch.pending = branch.pending.shared()
+        return [self._child(branch).handle for _ in range(n)]
+
+    def _new_branch(self, program: Program) -> Branch:
+        branch_id = next(program.branch_ids)
+        branch = program.branches[branch_id] = Branch(BranchHandle(program.spec.program_id or "", branch_id), program)
+        return branch
+
+    def _child(self, parent: Branch) -> Branch:
+        child = self._new_branch(parent.program)
+        child.tokens, child.pending = parent.tokens.fork(), parent.pending
+        child.cursor, child.num_known = parent.cursor, parent.num_known
+        child.conversation = parent.conversation
+        child.marks = dict(parent.marks)
+        child.num_inherited = len(parent.tokens)
+        return child
+
+    def mark(self, branch: Branch) -> Mark:
+        """Needs a settled branch: a mark stands between two tokens."""
+        mark = Mark(len(branch.tokens), next(self._serials))
+        branch.marks[mark.serial] = MarkedPlace(mark.num_tokens, branch.conversation)
+        return mark
+
+    def rollback(self, branch: Branch, mark: Mark) -> None:
+        place = branch.marks.get(mark.serial)
+        if place is None or place.num_tokens != mark.num_tokens:
+            raise BadRequest(
+                expected="a mark taken on this branch, or on one that it was forked from after the mark",
+                got=mark,
+                at="$.mark",
+                hint="A rollback forgets the marks that were taken after the one it goes back to.",
+            )
+        branch.cut_tokens(place.num_tokens)
+        branch.conversation = place.conversation
+        branch.marks = {serial: each for serial, each in branch.marks.items() if serial <= mark.serial}
+
+    def close(self, branch: Branch) -> None:
+        branch.is_closed = True
+        program = branch.program
+        program.closed_usage = add_usage(program.closed_usage, branch.usage)
+        program.branches.pop(branch.handle.branch_id, None)
+        if not program.branches:
+            self._programs.pop(branch.handle.program_id, None)
+
+
+def _with_id(spec: ProgramSpec, program_id: str) -> ProgramSpec:
+    return spec if spec.program_id else msgspec.structs.replace(spec, program_id=program_id)
+
+
+def add_usage(left: Usage, right: Usage) -> Usage:
+    return Usage(**{name: getattr(left, name) + getattr(right, name) for name in left.__struct_fields__})

@@ -1,0 +1,50 @@
+"""Settings of the engine, each a small frozen dataclass owned by the part that reads it. A leaf."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+OrderName = Literal["fcfs", "lpm"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionConfig:
+    """What one step and one pool may carry. Read by scheduler/admission.py and by nothing else."""
+
+    max_step_tokens: int = 2048
+    """Tokens computed in a step, prompt and output together. More: higher throughput, later next token."""
+    max_running: int = 256
+    """Sequences in a step, at most."""
+    high_water: float = 0.92
+    """Share of the pages that running sequences may hold when one more is admitted; the rest is room to decode."""
+    prefill_share: float = 0.5
+    """Share of a step's tokens that one long prompt may take while other prompts wait: what a short prompt waits
+    behind a long one is bounded by this and not by the long prompt's length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """Read by scheduler/cache.py."""
+
+    page_size: int = 16
+    """Tokens of a KV page, 1 to 64."""
+    is_on: bool = True
+    """Off: nothing is kept after a turn; a plain engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingConfig:
+    """Read by whoever builds a Scheduler."""
+
+    order: OrderName = "fcfs"
+    """`fcfs`: first come, first served. `lpm`: longest cached prefix first, with ageing."""
+    ageing_tokens_per_s: float = 512.0
+    """`lpm`: a second of waiting weighs as much as so many cached tokens, so nobody waits for ever."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """All of them, as `build` hands them out."""
+
+    admission: AdmissionConfig = field(default_factory=AdmissionConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)

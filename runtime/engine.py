@@ -1,0 +1,164 @@
+"""The loop of three verbs, and the thread that turns it. Knows neither tensors nor text; what it runs is handed in."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Protocol, TypeVar
+
+from ramet.runtime.errors import EngineFailed
+from ramet.runtime.failures import to_failed
+from ramet.runtime.scheduler.scheduler import Ended, RequestEvent, Scheduler
+from ramet.runtime.types import StepPlan, StepResult
+
+log = logging.getLogger("ramet.engine")
+
+T = TypeVar("T")
+
+_MAX_FAILURES = 3
+"""Steps in a row that may fail before the engine gives up: one bad step is survived, a broken device is not."""
+
+
+class Executor(Protocol):
+    """`execution.executor.Executor`, as far as the loop needs it."""
+
+    def execute(self, plan: StepPlan) -> StepResult: ...
+
+
+class Engine:
+    """Decides, works, decides."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
+        self.scheduler, self.executor = scheduler, executor
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def step(self) -> list[RequestEvent]:
+        plan = self.scheduler.schedule()  # decides, in ints
+        is_empty = not (plan.rows or plan.ends or plan.copies or plan.moves)
+        result = StepResult(()) if is_empty else self.executor.execute(plan)  # works, in tensors
+        return self.scheduler.commit(result)  # decides, in ints
+
+    def recover(self, error: Exception) -> list[RequestEvent]:
+        """A step raised: everything in flight fails, nothing cached is trusted, and the next request finds an
+        engine."""
+        self.scheduler.fail_all(to_failed(_as_engine_failure(error)))
+        self.scheduler.cache.flush()
+        return self.scheduler.commit(StepResult(()))
+
+
+def _as_engine_failure(error: Exception) -> EngineFailed:
+    return EngineFailed(f"a step of the engine failed ({type(error).__name__}); the log has the details")
+
+
+class EngineLoop:
+    """An engine on a thread of its own. `post` and `call` are for any thread; everything else happens on the loop's."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        on_step: Callable[[Sequence[RequestEvent], Sequence[Ended]], None],
+        on_death: Callable[[EngineFailed], None],
+    ) -> None:
+        """`on_step`   what a step had to tell, on the loop's thread
+        `on_death`  the loop is over, and not because it was stopped"""
+        self._engine, self._on_step, self._on_death = engine, on_step, on_death
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="ramet-engine", daemon=True)
+        self._is_over = False
+        self._num_failures = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float | None = 30.0) -> None:
+        """Finish the step that runs, and end. What is in flight gets no further events: abort it before."""
+        if self._thread.is_alive():
+            self._commands.put(None)
+            self._thread.join(timeout_s)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive() and not self._is_over
+
+    def post(self, command: Callable[[], None]) -> None:
+        """Run `command` between two steps. Raises EngineFailed where the loop is over."""
+        if self._is_over or not self._thread.is_alive():
+            raise EngineFailed("the engine is not running")
+        self._commands.put(command)
+
+    def call(self, question: Callable[[], T]) -> "Future[T]":
+        """Ask something between two steps."""
+        future: Future[T] = Future()
+
+        def answer() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(question())
+                except Exception as error:
+                    future.set_exception(error)
+
+        self.post(answer)
+        return future
+
+    # On the loop's thread --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._obey():
+                if self._engine.has_work:
+                    self._step()
+        except Exception as error:
+            log.exception("the engine's loop ended")
+            self._die(error)
+        finally:
+            self._is_over = True
+            self._drain()
+
+    def _obey(self) -> bool:
+        """Run what was posted; wait for something where there is nothing to do. False: stop."""
+        waits = not self._engine.has_work
+        while True:
+            try:
+                command = self._commands.get(block=waits)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command()
+            waits = False
+
+    def _step(self) -> None:
+        try:
+            events = self._engine.step()
+            self._num_failures = 0
+        except Exception as error:
+            log.exception("a step failed")
+            self._num_failures += 1
+            events = self._engine.recover(error)
+            if self._num_failures >= _MAX_FAILURES:
+                self._tell(events)
+                raise
+        self._tell(events)
+
+    def _tell(self, events: Sequence[RequestEvent]) -> None:
+        ended = self._engine.scheduler.take_ended()
+        if events or ended:
+            self._on_step(events, ended)
+
+    def _die(self, error: Exception) -> None:
+        self._is_over = True
+        self._on_death(_as_engine_failure(error))
+
+    def _drain(self) -> None:
+        """Commands that came too late still run: each answers somebody."""
+        while True:
+            try:
+                command = self._commands.get_nowait()
+            except queue.Empty:
+                return
+            if command is not None:
+                command()

@@ -1,0 +1,352 @@
+"""LocalClient: an EngineClient in this process. Verbs on branches happen at once, on the caller's thread; what the
+model must compute goes to the engine's thread and comes back as events.
+
+So extending, forking and marking never wait for a step, and a step never waits for a tokenizer. A branch's tokens
+belong to the engine while a turn runs on it, and to its callers otherwise; the table of branches is held for the
+length of a verb only.
+"""
+
+import asyncio
+import functools
+import itertools
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from ramet.radix.node import Cursor
+from ramet.runtime import conversation
+from ramet.runtime.branches import Branch, BranchTable, Gap, add_usage
+from ramet.runtime.chat_template import ChatTemplate
+from ramet.runtime.detokenizer import StreamDecoder, TokenTable
+from ramet.runtime.engine import Engine, EngineLoop
+from ramet.runtime.errors import BadRequest, EngineFailed, NotBuilt, RametError
+from ramet.runtime.event_streams import EventStream, Switchboard
+from ramet.runtime.failures import to_failed
+from ramet.runtime.literals import TextCodec, encode, guard
+from ramet.runtime.scheduler.scheduler import Ended, RequestEvent
+from ramet.runtime.scheduler.sequence import Request
+from ramet.runtime.types import (
+    BranchHandle,
+    EngineStatistics,
+    Event,
+    GapKind,
+    GenerateSpec,
+    Mark,
+    MessagesPiece,
+    ModelCard,
+    Piece,
+    ProgramSpec,
+    Selection,
+    SelectMethod,
+    TextPiece,
+    TokensPiece,
+    Usage,
+)
+from ramet.runtime.validation import check_spec, check_tokens
+
+T = TypeVar("T")
+
+
+class LocalClient:
+    """Owns the engine's thread: `start` it (or use `async with`), `stop` it."""
+
+    def __init__(self, engine: Engine, codec: TextCodec, card: ModelCard, template: ChatTemplate | None = None) -> None:
+        self._engine, self._codec, self._card = engine, codec, card
+        self._template = template or ChatTemplate(None)
+        self._branches = BranchTable()
+        self._lock = threading.Lock()
+        self._request_ids = itertools.count(1)
+        self._branch_of: dict[int, Branch] = {}
+        self._table = _token_table(codec)
+        self._bos_text, self._eos_text = codec.special_text(codec.bos_id), codec.special_text(codec.eos_id)
+        self._end_texts = tuple(codec.special_text(token) for token in codec.end_ids)
+        self._switchboard = Switchboard(self._abort_soon)
+        self._loop = EngineLoop(engine, self._on_step, self._on_death)
+        self._death: EngineFailed | None = None
+
+    # Life ------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> "LocalClient":
+        self._loop.start()
+        return self
+
+    def stop(self) -> None:
+        """Abort what runs and end the thread. Its callers get EngineFailed."""
+        self._death = self._death or EngineFailed("the engine was stopped")
+        self._loop.stop()
+        self._switchboard.fail_all(to_failed(self._death))
+
+    async def __aenter__(self) -> "LocalClient":
+        return self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.stop)
+
+    def __enter__(self) -> "LocalClient":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    # Branches --------------------------------------------------------------------------------------------------------
+
+    async def open(self, program: ProgramSpec) -> BranchHandle:
+        self._require_life()
+        with self._lock:
+            return self._branches.open(program)
+
+    async def extend(self, branch: BranchHandle, pieces: Sequence[Piece]) -> None:
+        with self._lock:
+            target = self._branches.at_rest(branch)
+            for piece in pieces:
+                self._append(target, piece)
+
+    def _append(self, branch: Branch, piece: Piece) -> None:
+        match piece:
+            case TextPiece(text=text, allow_special=allow_special):
+                guarded = text if allow_special else guard(text, self._codec.special_names)
+                if guarded:
+                    branch.add_text(guarded, self._codec)
+                    branch.conversation = branch.conversation.with_words(guarded)
+            case TokensPiece(tokens=tokens):
+                check_tokens(tokens, self._codec.vocabulary_size)
+                branch.settle(self._codec)
+                branch.tokens.extend(tokens)
+                branch.conversation = branch.conversation.with_words(self._spelled(tokens))
+            case MessagesPiece():
+                self._append_messages(branch, piece)
+
+    def _spelled(self, tokens: Sequence[int]) -> str:
+        """Guarded text of tokens: their special ones count, and nothing else does."""
+        text = self._codec.decode(tokens, skip_special=False)
+        is_plain = self._codec.special_ids.isdisjoint(tokens)
+        return guard(text, self._codec.special_names) if is_plain else text
+
+    def _append_messages(self, branch: Branch, piece: MessagesPiece) -> None:
+        names = self._codec.special_names
+        appended = conversation.append(branch.conversation, piece, self._template_of, names, self._end_texts)
+        if appended.removed:
+            branch.remove_end(appended.removed, self._codec)
+            num_stands = len(branch.tokens)
+            branch.rewritten = {"cause": "template_rewrote", "at_token": num_stands, "message": len(piece.messages)}
+        if appended.addition:
+            branch.add_text(appended.addition, self._codec, is_template=True)
+        branch.conversation = appended.conversation
+
+    def _template_of(self, source: str | None) -> ChatTemplate:
+        return self._template if source is None else _compiled(source, self._bos_text, self._eos_text)
+
+    async def fork(self, branch: BranchHandle, n: int) -> list[BranchHandle]:
+        with self._lock:
+            return self._branches.fork(self._branches.at_rest(branch), n)
+
+    async def mark(self, branch: BranchHandle) -> Mark:
+        with self._lock:
+            target = self._branches.at_rest(branch)
+            target.settle(self._codec)
+            return self._branches.mark(target)
+
+    async def rollback(self, branch: BranchHandle, mark: Mark) -> None:
+        with self._lock:
+            self._branches.rollback(self._branches.at_rest(branch), mark)
+
+    async def gap(
+        self, branch: BranchHandle, kind: GapKind, tool: str | None = None, expected_s: float | None = None
+    ) -> None:
+        with self._lock:
+            target = self._branches.at_rest(branch)
+            target.gap = Gap(kind, tool, expected_s, self._engine.scheduler.clock.now())
+
+    async def tokens(self, branch: BranchHandle) -> list[int]:
+        with self._lock:
+            target = self._branches.get(branch)
+            return [*target.tokens, *target.pending.ids(self._codec)]
+
+    async def text(self, branch: BranchHandle) -> str:
+        with self._lock:
+            target = self._branches.get(branch)
+            return self._codec.decode(target.tokens[:], skip_special=False) + target.pending.plain_text
+
+    async def close(self, branch: BranchHandle, *, program: bool = False) -> Usage:
+        with self._lock:
+            target = self._branches.get(branch) if not program else None
+            owner = target.program if target is not None else self._branches.program(branch.program_id)
+            closing = list(owner.branches.values()) if target is None else [target]
+            running = [each.running for each in closing if each.running is not None]
+            for each in closing:
+                each.was_cut_short = each.running is not None
+        if running:
+            await self._ask(functools.partial(self._abort_all, running))
+        with self._lock:
+            for each in closing:
+                if not each.is_closed:
+                    self._branches.close(each)
+            usage = owner.closed_usage if target is None else target.usage
+        self._prune([each for each in closing if each.was_cut_short])
+        return usage
+
+    def _prune(self, cancelled: Sequence[Branch]) -> None:
+        """What only a cancelled branch used is free at once. (What others closed in peace left stays cached, evictable:
+        the next run of the same program finds it.)"""
+        ends = [(each.cursor, each.num_inherited) for each in cancelled if each.cursor is not None]
+        if ends and self._loop.is_alive:
+            self._loop.post(functools.partial(self._prune_all, ends))
+
+    def _prune_all(self, ends: Sequence[tuple[Cursor, int]]) -> None:
+        for cursor, num_kept in ends:
+            self._engine.scheduler.cache.prune(cursor, num_kept)
+
+    def _abort_all(self, request_ids: Sequence[int]) -> None:
+        for request_id in request_ids:
+            self._engine.scheduler.abort(request_id)
+
+    # Turns -----------------------------------------------------------------------------------------------------------
+
+    async def generate(self, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Event]:
+        request_id, stream = self._submit(branch, spec)
+        try:
+            while not stream.is_over or stream.has_events:
+                yield await stream.next()
+        finally:
+            if not stream.is_over:
+                self._abort_soon(request_id)
+                await stream.wait_until_over()
+
+    def _submit(self, handle: BranchHandle, spec: GenerateSpec) -> tuple[int, EventStream]:
+        self._require_life()
+        check_spec(spec, self._codec.vocabulary_size)
+        if spec.grammar is not None:
+            raise NotBuilt("a grammar on this engine")
+        stream = EventStream()
+        with self._lock:
+            branch = self._branches.at_rest(handle)
+            request = self._request(branch, spec)
+            branch.running = request.request_id
+            self._branch_of[request.request_id] = branch
+        self._switchboard.connect(request.request_id, stream)
+        self._loop.post(functools.partial(self._engine.scheduler.submit, request))
+        return request.request_id, stream
+
+    def _request(self, branch: Branch, spec: GenerateSpec) -> Request:
+        codec = self._codec
+        at_text_start = not len(branch.tokens) and not branch.pending
+        branch.settle(codec)
+        if not len(branch.tokens):
+            if codec.bos_id is None:
+                raise BadRequest(
+                    expected="a prompt",
+                    got="",
+                    at="$.prompt",
+                    hint="This model has no token that begins an empty text.",
+                )
+            branch.tokens.append(codec.bos_id)
+        return Request(
+            request_id=next(self._request_ids),
+            tokens=branch.tokens,
+            spec=spec,
+            program=branch.program.spec,
+            branch_id=branch.handle.branch_id,
+            namespace=branch.program.namespace,
+            cursor=branch.cursor,
+            num_known=branch.num_known,
+            decoder=StreamDecoder(
+                self._table,
+                stops=spec.stop,
+                include_stop=spec.include_stop,
+                skip_special_tokens=spec.skip_special_tokens,
+                at_text_start=at_text_start,
+                min_tokens=spec.min_tokens,
+            ),
+            end_token_ids=frozenset(self._card.end_token_ids),
+            context_length=self._card.context_length,
+        )
+
+    async def select(
+        self,
+        branch: BranchHandle,
+        choices: Sequence[str],
+        method: SelectMethod = "total",
+        temperature: float = 0.0,
+        seed: int | None = None,
+        append: bool = True,
+    ) -> Selection:
+        raise NotBuilt("select")
+
+    # Text and figures ------------------------------------------------------------------------------------------------
+
+    async def tokenize(self, text: str, *, allow_special: bool = False, add_bos: bool = False) -> list[int]:
+        guarded = text if allow_special else guard(text, self._codec.special_names)
+        return encode(self._codec, guarded, add_bos=add_bos)
+
+    async def detokenize(self, tokens: Sequence[int], *, skip_special: bool = False) -> str:
+        check_tokens(tokens, self._codec.vocabulary_size)
+        return self._codec.decode(tokens, skip_special=skip_special)
+
+    async def statistics(self) -> EngineStatistics:
+        statistics = await self._ask(self._engine.scheduler.statistics)
+        with self._lock:
+            counts = {"num_programs": self._branches.num_programs, "num_branches": self._branches.num_branches}
+        return msgspec.structs.replace(statistics, **counts)
+
+    async def flush_cache(self) -> int:
+        return await self._ask(self._engine.scheduler.cache.flush)
+
+    # Between the threads ---------------------------------------------------------------------------------------------
+
+    def _require_life(self) -> None:
+        if self._death is not None or not self._loop.is_alive:
+            raise self._death or EngineFailed("the engine is not running: start it first")
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        self._require_life()
+        return await asyncio.wrap_future(self._loop.call(question))
+
+    def _abort_soon(self, request_id: int) -> None:
+        try:
+            self._loop.post(functools.partial(self._engine.scheduler.abort, request_id))
+        except RametError:
+            return  # the engine is gone, and the request with it
+
+    def _on_step(self, events: Sequence[RequestEvent], ended: Sequence[Ended]) -> None:
+        """On the engine's thread. A branch is at rest before its last event says so."""
+        for each in ended:
+            self._settle_turn(each)
+        self._switchboard.publish(events)
+
+    def _settle_turn(self, ended: Ended) -> None:
+        with self._lock:
+            branch = self._branch_of.pop(ended.seq.id)
+            branch.cursor = ended.cursor
+            branch.num_known = ended.num_computed
+            branch.running = None
+            written = self._spelled(ended.seq.tokens[ended.seq.num_prompt :])
+            if ended.seq.leftover:
+                leftover = guard(ended.seq.leftover, self._codec.special_names)
+                branch.add_text(leftover, self._codec)
+                written += leftover
+            branch.conversation = branch.conversation.with_words(written)
+            branch.usage = add_usage(branch.usage, ended.seq.usage())
+
+    def _on_death(self, error: EngineFailed) -> None:
+        self._death = error
+        self._switchboard.fail_all(to_failed(error))
+
+
+def _token_table(codec: TextCodec) -> TokenTable:
+    first = codec.encode("x")[0]
+    return TokenTable(
+        pieces=codec.all_token_bytes,
+        special_ids=codec.special_ids,
+        strips_leading_space=codec.all_token_bytes[first].startswith(b" "),
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(source: str, bos_text: str, eos_text: str) -> ChatTemplate:
+    return ChatTemplate(source, bos_token=bos_text, eos_token=eos_text)

@@ -1,0 +1,336 @@
+"""Who owns which page: the tree, an open tail, a running sequence, or nobody. Integers only; knows no order and no
+step.
+
+A page is in exactly one place:
+    free        the allocator's
+    evictable   the tree's, on no leased path; or an idle tail
+    leased      the tree's, on the path of a running sequence; or a running sequence's own
+and free + evictable + leased = total after every operation (`check`).
+
+A running sequence's page table:
+    [0, num_tree_pages)        the tree's, leased: shared, never ours to free
+    [num_tree_pages, ...)      our own: computed by us, or about to be
+"""
+
+from typing import NamedTuple
+
+from ramet.radix.eviction import EvictionOrder, LeastRecentlyUsed
+from ramet.radix.key import as_tokens
+from ramet.radix.node import Cursor
+from ramet.radix.tree import Match, RadixTree
+from ramet.runtime.kv.allocator import PageAllocator
+from ramet.runtime.scheduler.open_pages import OpenPages, PathKey, Tail
+from ramet.runtime.scheduler.sequence import Sequence
+from ramet.runtime.types import PageCopy
+
+
+class Head(NamedTuple):
+    """The first `num_tokens` tokens of a page that some other owner computed."""
+
+    page: int
+    num_tokens: int
+    tail: Tail | None = None
+    """An idle tail: its page may be taken over instead of copied."""
+
+
+class Found(NamedTuple):
+    """What the cache has of a sequence's tokens. Holds nothing."""
+
+    match: Match | None
+    num_whole: int
+    """Tokens in whole pages of the tree."""
+    head: Head | None
+    """Of the page after those."""
+    key: PathKey
+    num_coming: int
+    """Tokens that a running prefill will have computed soon, counted like `num_tokens`; where that is more, wait."""
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_whole + (self.head.num_tokens if self.head else 0)
+
+
+class PagesBalance(NamedTuple):
+    total: int
+    free: int
+    evictable: int
+    leased: int
+
+
+class PrefixCache:
+    """The tree, the open pages and the allocator under one owner. `tree` None: nothing outlives its sequence."""
+
+    def __init__(
+        self, allocator: PageAllocator, page_size: int, tree: RadixTree | None, order: EvictionOrder | None = None
+    ) -> None:
+        self.allocator, self.tree, self.page_size = allocator, tree, page_size
+        self.order: EvictionOrder = order or LeastRecentlyUsed()
+        self.open_pages = OpenPages(page_size)
+        self.num_owned = 0
+        """Pages that running sequences own."""
+        self.num_evicted_tokens = 0
+
+    # Looking ---------------------------------------------------------------------------------------------------------
+
+    def look(self, seq: Sequence) -> Found:
+        """The longest usable prefix: whole pages of the tree, then the head of one page, idle or in work."""
+        if self.tree is None:
+            return Found(None, 0, None, "", 0)
+        limit = seq.num_reusable
+        cursor = seq.request.cursor
+        if cursor is not None and cursor.num_tokens > limit:
+            cursor = None
+        match = self.tree.match(seq.tokens[:limit] if cursor is None else seq.tokens, seq.namespace, cursor)
+        match = self._within(match, limit, seq)
+        return self._with_head(seq, match, limit)
+
+    def _within(self, match: Match, limit: int, seq: Sequence) -> Match:
+        """A resumed match read all of the tokens; cut it where only `limit` of them are wanted."""
+        assert self.tree is not None
+        if match.num_shared_tokens <= limit:
+            return match
+        if match.num_tokens <= limit:
+            assert match.partial is not None
+            return match._replace(partial=match.partial._replace(num_tokens=limit - match.num_tokens))
+        return self.tree.match(seq.tokens[:limit], seq.namespace)
+
+    def _with_head(self, seq: Sequence, match: Match, limit: int) -> Found:
+        key = self._key_of(match)
+        whole = match.num_tokens
+        wanted = as_tokens(seq.tokens[whole : min(limit, whole + self.page_size)])
+        head = (
+            Head(match.partial.page, match.partial.num_tokens) if match.partial and match.partial.num_tokens else None
+        )
+        found, num_coming = self.open_pages.find(key, wanted)
+        if found is not None and (head is None or found.num_tokens > head.num_tokens or found.tail is not None):
+            head = Head(*found) if head is None or found.num_tokens >= head.num_tokens else head
+        return Found(match, whole, head, key, whole + num_coming)
+
+    def _key_of(self, match: Match) -> PathKey:
+        """The open pages of a path are kept under its last whole page; those of the root under the namespace."""
+        if match.num_tokens == 0:
+            return match.cursor.namespace
+        if len(match.new_pages):
+            return int(match.new_pages[-1])
+        cursor = match.cursor
+        return int(cursor.node.pages[(cursor.num_tokens - cursor.node.start) // self.page_size - 1])
+
+    # Holding ---------------------------------------------------------------------------------------------------------
+
+    def acquire(self, seq: Sequence, found: Found) -> PageCopy | None:
+        """Lease what was found. The sequence is at `found.num_tokens` then, or at its whole pages where there is no
+        page for a copy of the head."""
+        seq.num_computed = seq.num_shareable = found.num_whole
+        seq.num_tree_pages = found.num_whole // self.page_size
+        if found.match is None or self.tree is None:
+            return None
+        seq.lease = self.tree.lease(found.match)
+        seq.pages = seq.lease.pages().tolist()
+        copy = self._take_head(seq, found.head) if found.head is not None else None
+        self.open_pages.open(found.key, seq)
+        return copy
+
+    def _take_head(self, seq: Sequence, head: Head) -> PageCopy | None:
+        if head.tail is not None and head.num_tokens == head.tail.num_tokens:
+            self.open_pages.take(head.tail)
+            self._own(seq, [head.tail.page])
+            seq.num_computed += head.num_tokens
+            seq.num_shareable = seq.num_computed
+            return None
+        if not self.grow(seq, seq.num_computed + head.num_tokens, spare=head.tail):
+            return None
+        seq.num_computed += head.num_tokens
+        return PageCopy(head.page, seq.pages[-1], head.num_tokens)
+
+    def num_newly_leased(self, found: Found) -> int:
+        """Pages of the found prefix that nobody leases yet: they can be evicted now, and can't be once it is
+        acquired."""
+        if found.match is None:
+            return 0
+        node, num_tokens = found.match.cursor.node, 0
+        depth = found.num_whole
+        while node.parent is not None and node.holds == 0:
+            num_tokens += depth - node.start
+            depth, node = node.start, node.parent
+        return num_tokens // self.page_size
+
+    def num_missing(self, found: Found, num_tokens: int) -> int:
+        """Pages that a sequence would need beyond what was found, to hold `num_tokens`."""
+        return max(0, -(-num_tokens // self.page_size) - found.num_whole // self.page_size)
+
+    def grow(self, seq: Sequence, num_tokens: int, spare: Tail | None = None) -> bool:
+        """Give the sequence pages for `num_tokens`, evicting what must go; False, and nothing changed, if it can't
+        be."""
+        missing = -(-num_tokens // self.page_size) - len(seq.pages)
+        if missing <= 0:
+            return True
+        if self.allocator.num_free < missing and not self._make_room(missing, seq.program_id, spare):
+            return False
+        self._own(seq, self.allocator.alloc(missing, after=seq.pages[-1] if seq.pages else None))
+        return True
+
+    def _own(self, seq: Sequence, pages: list[int]) -> None:
+        seq.pages.extend(pages)
+        self.num_owned += len(pages)
+
+    def _make_room(self, num_pages: int, on_behalf_of: str, spare: Tail | None) -> bool:
+        """Tails go first: a tail is the end of its path and saves the fewest tokens for its page."""
+        if self.num_available - (spare is not None) < num_pages:
+            return False
+        while self.allocator.num_free < num_pages and (tail := self.open_pages.pop_idle(spare)) is not None:
+            self._free([tail.page])
+        missing = num_pages - self.allocator.num_free
+        if missing > 0 and self.tree is not None:
+            self._evict(missing, on_behalf_of)
+        return self.allocator.num_free >= num_pages
+
+    def _evict(self, num_pages: int, on_behalf_of: str) -> int:
+        assert self.tree is not None
+        num_freed = 0
+        for evicted in self.tree.evict(num_pages, self.order, on_behalf_of=on_behalf_of):
+            self.num_evicted_tokens += len(evicted.tokens)
+            num_freed += self._forget(evicted.pages.tolist())
+        return num_freed
+
+    def _forget(self, pages: list[int]) -> int:
+        """Pages that left the tree: they and the tails behind them are free."""
+        tails = [tail.page for page in pages for tail in self.open_pages.drop(page)]
+        self._free(pages)
+        self._free(tails)
+        return len(pages) + len(tails)
+
+    def _free(self, pages: list[int]) -> None:
+        if pages:
+            self.allocator.free(pages)
+
+    # Giving back -----------------------------------------------------------------------------------------------------
+
+    def publish(self, seq: Sequence) -> None:
+        """Let others share the whole pages that the sequence has computed so far. It keeps them leased."""
+        num_whole = min(seq.num_computed, seq.num_tokens) // self.page_size
+        if self.tree is None or seq.lease is None or num_whole <= seq.num_tree_pages:
+            return
+        first = seq.num_tree_pages
+        tokens = seq.tokens[first * self.page_size : num_whole * self.page_size]
+        inserted = self.tree.insert(seq.lease, tokens, seq.pages[first:num_whole], owner=seq.program_id)
+        # [first, num_whole)  new to the tree, which owns these from here on; where another sequence came first, its
+        #                     pages hold the same and ours are freed
+        seq.pages[first:num_whole] = inserted.pages.tolist()
+        seq.num_tree_pages = num_whole
+        self.num_owned -= num_whole - first
+        self._free(inserted.duplicates)
+        self.open_pages.move(seq, int(inserted.pages[-1]))
+
+    def give(self, seq: Sequence) -> Cursor | None:
+        """Hand all that the sequence has computed to the cache. Afterwards it owns no page and holds no lease."""
+        self.publish(seq)
+        if seq.lease is None:
+            self._discard(seq)
+            return None
+        key = self.open_pages.close(seq)
+        num_whole = seq.num_tree_pages
+        num_tail = min(seq.num_computed, seq.num_tokens) - num_whole * self.page_size
+        own = seq.pages[num_whole:]
+        if num_tail > 0 and key is not None:
+            tokens = seq.tokens[num_whole * self.page_size : num_whole * self.page_size + num_tail]
+            refused = self.open_pages.keep(Tail(key, own[0], as_tokens(tokens)))
+            self._free(refused)
+            own = own[1:]
+            self.num_owned -= 1
+        self._free(own)
+        self.num_owned -= len(own)
+        cursor = seq.lease.cursor
+        seq.lease.release()
+        self._reset(seq)
+        return cursor
+
+    def withdraw_head(self, seq: Sequence) -> list[int]:
+        """The sequence steps back in the very step in which its page head would be copied: forget that head. The pages
+        that are no longer a copy's target."""
+        if seq.num_computed == seq.num_shareable:
+            return []
+        seq.num_computed = seq.num_shareable
+        return seq.pages[seq.num_tree_pages :]
+
+    def _discard(self, seq: Sequence) -> None:
+        own = seq.pages[seq.num_tree_pages :]
+        self._free(own)
+        self.num_owned -= len(own)
+        self._reset(seq)
+
+    def _reset(self, seq: Sequence) -> None:
+        seq.pages, seq.num_tree_pages, seq.lease = [], 0, None
+        seq.num_computed = seq.num_shareable = 0
+
+    def prune(self, cursor: Cursor, keep_tokens: int) -> None:
+        """Free at once what only a closed branch used, from the end of its path up to `keep_tokens`."""
+        if self.tree is not None:
+            for evicted in self.tree.prune(cursor, keep_tokens):
+                self._forget(evicted.pages.tolist())
+
+    def flush(self) -> int:
+        """Drop everything that no running sequence holds; the number of pages."""
+        num_before = self.allocator.num_free
+        while (tail := self.open_pages.pop_idle(None)) is not None:
+            self._free([tail.page])
+        if self.tree is not None and self.tree.num_evictable_pages:
+            self._evict(self.tree.num_evictable_pages, "flush")
+        return self.allocator.num_free - num_before
+
+    # Telling ---------------------------------------------------------------------------------------------------------
+
+    def explain(self, seq: Sequence, found: Found) -> dict[str, object] | None:
+        """Why the cache did not have all of the prompt; None where it had."""
+        at_token = seq.num_computed
+        if at_token >= seq.num_tokens - 1:
+            return None
+        miss: dict[str, object] = {"at_token": at_token, "num_tokens": seq.num_tokens - at_token}
+        if self.tree is None or found.match is None:
+            return {"cause": "cache_off", **miss}
+        if seq.num_reusable <= at_token:
+            return {"cause": "prompt_logprobs", **miss}
+        return {**_explanation(self.tree, found.match, seq), **miss}
+
+    # Counting --------------------------------------------------------------------------------------------------------
+
+    @property
+    def num_evictable(self) -> int:
+        in_tree = self.tree.num_evictable_pages if self.tree is not None else 0
+        return in_tree + self.open_pages.num_idle
+
+    @property
+    def num_nodes(self) -> int:
+        return self.tree.statistics().num_nodes if self.tree is not None else 0
+
+    @property
+    def num_available(self) -> int:
+        """Pages that a sequence could be given, evicting all that may go."""
+        return self.allocator.num_free + self.num_evictable
+
+    @property
+    def num_pages(self) -> int:
+        return self.allocator.num_pages
+
+    def balance(self) -> PagesBalance:
+        in_tree = self.tree.statistics().num_leased_pages if self.tree is not None else 0
+        return PagesBalance(self.num_pages, self.allocator.num_free, self.num_evictable, in_tree + self.num_owned)
+
+    def check(self, running: list[Sequence]) -> None:
+        """AssertionError unless free + evictable + leased = total and every page has one owner. For tests and
+        idleness."""
+        balance = self.balance()
+        owned = [page for seq in running for page in seq.pages[seq.num_tree_pages :]]
+        assert len(owned) == self.num_owned, f"{len(owned)} pages are owned, {self.num_owned} were counted"
+        assert balance.free + balance.evictable + balance.leased == balance.total, f"pages were lost: {balance}"
+        assert len(set(owned)) == len(owned), "two sequences own one page"
+
+
+def _explanation(tree: RadixTree, match: Match, seq: Sequence) -> dict[str, object]:
+    why = tree.explain(match, seq.tokens[:])
+    if why.cause == "evicted" and why.record is not None:
+        record = why.record
+        by = {"on_behalf_of": record.on_behalf_of, "policy": record.policy, "time": record.time, "rank": record.rank}
+        return {"cause": why.cause, "evicted": {"owner": record.owner, **by}}
+    if why.cause == "diverged":
+        return {"cause": why.cause, "expected_tokens": why.expected.tolist()}
+    return {"cause": "never_seen"}
