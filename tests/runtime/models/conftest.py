@@ -90,12 +90,17 @@ def make_runner() -> type[Runner]:
     return Runner
 
 
-def transformers_from_gguf(path: Path) -> Any:
-    """transformers' own reading of a GGUF file, in float32 (without accelerate, which its front door asks for)."""
+def transformers_from_gguf(path: Path, **settings: Any) -> Any:
+    """transformers' own reading of a GGUF file, in float32 (without accelerate, which its front door asks for).
+
+    `settings` are set on its config: what its reader leaves at a default.
+    """
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    for name, value in settings.items():
+        setattr(config, name, value)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     tensors = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=model)["tensors"]
     missing, unexpected = model.load_state_dict(tensors, strict=False)
@@ -105,5 +110,5 @@ def transformers_from_gguf(path: Path) -> Any:
 
 
 @pytest.fixture
-def from_gguf() -> Callable[[Path], Any]:
+def from_gguf() -> Callable[..., Any]:
     return transformers_from_gguf
