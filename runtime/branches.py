@@ -132,11 +132,19 @@ class BranchTable:
     def open(self, spec: ProgramSpec) -> BranchHandle:
         program_id = spec.program_id or f"program-{secrets.token_hex(6)}"
         if program_id in self._programs:
+            if spec.join:
+                return self._joined(self._programs[program_id], spec).handle
             raise BadRequest(expected="a program id that is not in use", got=program_id, at="$.program_id")
         # tenants that share no salt share the cache: isolation is a salt, and saying so costs one character
         program = Program(_with_id(spec, program_id), namespace=spec.salt)
         self._programs[program_id] = program
         return self._new_branch(program).handle
+
+    def _joined(self, program: Program, spec: ProgramSpec) -> Branch:
+        """One more branch of an open program. Another salt is another cache: such a program is not this one."""
+        if spec.salt != program.namespace:
+            raise BadRequest(expected="the program's own salt", got="another one", at="$.salt")
+        return self._new_branch(program)
 
     def get(self, handle: BranchHandle) -> Branch:
         program = self._programs.get(handle.program_id)

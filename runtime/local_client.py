@@ -94,6 +94,11 @@ class LocalClient:
     def card(self) -> ModelCard:
         return self._card
 
+    @property
+    def codec(self) -> TextCodec:
+        """The model's tokenizer."""
+        return self._codec
+
     # Branches --------------------------------------------------------------------------------------------------------
 
     async def open(self, program: ProgramSpec) -> BranchHandle:

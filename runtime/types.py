@@ -77,6 +77,8 @@ class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     program_id: str | None = None
     """None: one is minted."""
+    join: bool = False
+    """Where a program of this id is open already, open a branch of it, instead of refusing the id."""
     tenant: str = ""
     """Owner of quotas and fair share; part of the cache namespace where isolation is on."""
     salt: str = ""

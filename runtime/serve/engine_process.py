@@ -153,9 +153,11 @@ def _build(settings: dict[str, Any], progress: Callable[[int, int], None]) -> Bu
         module, _, name = factory.partition(":")
         return getattr(__import__(module, fromlist=[name]), name)(**settings)  # type: ignore[no-any-return]
     from ramet.runtime.build import build_engine
+    from ramet.runtime.tokenizer import Tokenizer
 
     client = build_engine(progress=progress, **settings)
-    return client, client.stop, client.tokenizer.to_bytes()
+    assert isinstance(client.codec, Tokenizer)
+    return client, client.stop, client.codec.to_bytes()
 
 
 def _progress_sender(socket: zmq.asyncio.Socket) -> Callable[[int, int], None]:

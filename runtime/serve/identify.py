@@ -54,6 +54,7 @@ def program_spec(
     workload = _digest([message["content"] for message in messages if message["role"] == "system"][:1], tools)
     return ProgramSpec(
         program_id=_program_id(fields, messages, workload, asker, tenant, context),
+        join=True,
         tenant=asker.key,
         salt=tenant,
         priority=fields.priority or 0,
@@ -73,14 +74,14 @@ def _program_id(
     explicit = fields.session_id or fields.program_id or fields.prompt_cache_key or _from_metadata(fields.metadata)
     explicit = explicit or next((asker.headers[name] for name in _HEADERS if asker.headers.get(name)), None)
     if explicit:
-        return _scoped(explicit, asker.key)
+        return _scoped(explicit, f"{asker.key}/{tenant}")
     for message in reversed(messages):
         if message.get("tool_call_id"):
             found = context.own_turns.program_of_call(tenant, str(message["tool_call_id"]))
             if found:
                 return found
     first = next((message["content"] for message in messages if message["role"] == "user"), "")
-    return _scoped(f"{workload}/{first}", asker.key)
+    return _scoped(f"{workload}/{first}", f"{asker.key}/{tenant}")
 
 
 def _from_metadata(metadata: Mapping[str, Any] | None) -> str | None:
@@ -88,8 +89,8 @@ def _from_metadata(metadata: Mapping[str, Any] | None) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _scoped(name: str, key: str) -> str:
-    return "p-" + hashlib.sha256(f"{key}\0{name}".encode("utf-8", "replace")).hexdigest()[:24]
+def _scoped(name: str, scope: str) -> str:
+    return "p-" + hashlib.sha256(f"{scope}\0{name}".encode("utf-8", "replace")).hexdigest()[:24]
 
 
 def _digest(system: Sequence[Any], tools: Sequence[Tool]) -> str:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ramet.runtime.tokenizer import Tokenizer
+from ramet.runtime.literals import TextCodec
 from ramet.runtime.types import TokenLogprob
 
 LOWEST = -9999.0
@@ -16,7 +16,7 @@ def finite(logprob: float | None) -> float | None:
     return None if logprob is None else max(logprob, LOWEST) if not math.isnan(logprob) else LOWEST
 
 
-def chat_logprobs(entries: Sequence[TokenLogprob], tokenizer: Tokenizer, num_top: int) -> dict[str, Any]:
+def chat_logprobs(entries: Sequence[TokenLogprob], tokenizer: TextCodec, num_top: int) -> dict[str, Any]:
     """`{"content": [{"token", "logprob", "bytes", "top_logprobs": [...]}], "refusal": null}`"""
     content = [
         {
@@ -28,13 +28,13 @@ def chat_logprobs(entries: Sequence[TokenLogprob], tokenizer: Tokenizer, num_top
     return {"content": content, "refusal": None}
 
 
-def _chat_token(tokenizer: Tokenizer, token: int, logprob: float | None) -> dict[str, Any]:
-    raw = tokenizer.token_bytes(token)
+def _chat_token(tokenizer: TextCodec, token: int, logprob: float | None) -> dict[str, Any]:
+    raw = tokenizer.all_token_bytes[token]
     return {"token": raw.decode("utf-8", "replace"), "logprob": finite(logprob), "bytes": list(raw)}
 
 
 def completion_logprobs(
-    entries: Sequence[TokenLogprob], tokenizer: Tokenizer, num_top: int, *, offset: int = 0
+    entries: Sequence[TokenLogprob], tokenizer: TextCodec, num_top: int, *, offset: int = 0
 ) -> dict[str, Any]:
     """`{"tokens", "token_logprobs", "top_logprobs", "text_offset"}`; the first prompt token's logprob is null.
 
@@ -53,7 +53,7 @@ def completion_logprobs(
     }
 
 
-def _top(entry: TokenLogprob, tokenizer: Tokenizer, num_top: int) -> dict[str, float | None] | None:
+def _top(entry: TokenLogprob, tokenizer: TextCodec, num_top: int) -> dict[str, float | None] | None:
     if entry.logprob is None:
         return None
     top: dict[str, float | None] = {}
@@ -63,9 +63,9 @@ def _top(entry: TokenLogprob, tokenizer: Tokenizer, num_top: int) -> dict[str, f
     return top
 
 
-def token_text(tokenizer: Tokenizer, token: int) -> str:
+def token_text(tokenizer: TextCodec, token: int) -> str:
     """A token as OpenAI prints it: its text, or `bytes:\\xe2\\x82` where it is no whole text."""
-    raw = tokenizer.token_bytes(token)
+    raw = tokenizer.all_token_bytes[token]
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ramet.runtime.chat_template import GUARD, ChatTemplate, guard_special
-from ramet.runtime.tokenizer import Tokenizer
+from ramet.runtime.literals import TextCodec
 
 _TURN_OPEN, _TURN_CLOSE = "\ufdd2", "\ufdd3"
 """Unicode noncharacters, never in text: a spliced turn's place, while the template renders around it."""
@@ -48,7 +48,7 @@ class Memo(OrderedDict[tuple[str, str], list[int]]):
 class PromptRenderer:
     """Renders and tokenises for one model. For one event loop."""
 
-    tokenizer: Tokenizer
+    tokenizer: TextCodec
     template: ChatTemplate
     _memo: Memo = field(default_factory=Memo)
 

@@ -7,13 +7,13 @@ from typing import Any, Protocol
 from ramet.runtime.chat_template import ChatTemplate
 from ramet.runtime.client import EngineClient
 from ramet.runtime.errors import RametError, Unavailable
+from ramet.runtime.literals import TextCodec
 from ramet.runtime.serve.config import ServeConfig
 from ramet.runtime.serve.context import ServeContext
 from ramet.runtime.serve.prompt import PromptRenderer
 from ramet.runtime.serve.reasoning import think_tags
 from ramet.runtime.serve.response_store import ResponseStore
 from ramet.runtime.serve.tools.registry import find_format
-from ramet.runtime.tokenizer import Tokenizer
 from ramet.runtime.types import EngineStatistics, Finished, ModelCard
 
 
@@ -76,7 +76,7 @@ class ServerState:
 
 
 def make_context(
-    engine: EngineClient, card: ModelCard, tokenizer: Tokenizer, template: ChatTemplate, config: ServeConfig
+    engine: EngineClient, card: ModelCard, tokenizer: TextCodec, template: ChatTemplate, config: ServeConfig
 ) -> ServeContext:
     """The served model's formats, found in its chat template unless the configuration names them."""
     source = card.chat_template or ""

@@ -13,7 +13,7 @@ import msgspec
 
 from ramet.runtime.client import EngineClient
 from ramet.runtime.errors import RametError
-from ramet.runtime.types import BranchHandle, Event, GenerateSpec, Piece, ProgramSpec, TokensPiece
+from ramet.runtime.types import BranchHandle, Event, GenerateSpec, ProgramSpec, TokensPiece
 
 T = TypeVar("T")
 
@@ -39,25 +39,24 @@ class Choice(NamedTuple):
 
 async def run_turn(engine: EngineClient, turn: Turn) -> AsyncIterator[Choice]:
     """The events of all choices, as they come. Closing this iterator aborts all of them and frees what they held."""
-    root = await engine.open(turn.program)
+    branches = [await engine.open(turn.program)]
     try:
-        await engine.extend(root, [_prompt_piece(turn)])
-        if turn.n == 1:
-            async with closing(engine.generate(root, turn.spec)) as events:
-                async for event in events:
-                    yield Choice(0, event)
-            return
-        branches = await engine.fork(root, turn.n)
+        await engine.extend(branches[0], [TokensPiece(list(turn.prompt))])
+        if turn.n > 1:
+            branches += await engine.fork(branches[0], turn.n - 1)
         specs = [_nth_spec(turn.spec, index) for index in range(turn.n)]
-        async with closing(_merged(engine, branches, specs)) as choices:
+        events = _single(engine, branches[0], specs[0]) if turn.n == 1 else _merged(engine, branches, specs)
+        async with closing(events) as choices:
             async for choice in choices:
                 yield choice
     finally:
-        await asyncio.shield(_close(engine, root))
+        await asyncio.shield(_close(engine, branches))
 
 
-def _prompt_piece(turn: Turn) -> Piece:
-    return TokensPiece(list(turn.prompt))
+async def _single(engine: EngineClient, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Choice]:
+    async with closing(engine.generate(branch, spec)) as events:
+        async for event in events:
+            yield Choice(0, event)
 
 
 def _nth_spec(spec: GenerateSpec, index: int) -> GenerateSpec:
@@ -68,9 +67,10 @@ def _nth_spec(spec: GenerateSpec, index: int) -> GenerateSpec:
     return msgspec.structs.replace(spec, sampling=sampling)
 
 
-async def _close(engine: EngineClient, root: BranchHandle) -> None:
-    with contextlib.suppress(RametError):  # a dead engine has closed everything already
-        await engine.close(root, program=True)
+async def _close(engine: EngineClient, branches: Sequence[BranchHandle]) -> None:
+    for branch in branches:
+        with contextlib.suppress(RametError):  # a dead engine has closed everything already
+            await engine.close(branch)
 
 
 @contextlib.asynccontextmanager
