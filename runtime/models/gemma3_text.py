@@ -16,7 +16,9 @@ def build(builder: Builder, num_positions: int) -> Decoder:
     layers = []
     for index in range(config.num_layers):
         prefix = f"model.layers.{index}"
-        query_norm, key_norm = (builder.norm(f"{prefix}.self_attn.{name}_norm", _OFFSET) for name in "qk")
+        query_norm, key_norm = (
+            builder.norm(f"{prefix}.self_attn.{name}_norm", _OFFSET, config.head_dim) for name in "qk"
+        )
         table = rope if config.window(index) is None else local
         layers.append(
             Layer(

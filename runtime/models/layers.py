@@ -17,6 +17,7 @@ from ramet.kernels.attention import decode_attention, extend_attention
 from ramet.kernels.gated import geglu, swiglu
 from ramet.kernels.kv_write import rope_kv_write
 from ramet.kernels.rmsnorm import rms_norm
+from ramet.runtime.errors import WeightsCorrupt
 from ramet.runtime.models.base import WeightReader
 from ramet.runtime.models.batch import KVPool, StepBatch
 from ramet.runtime.models.config import ModelConfig
@@ -178,27 +179,39 @@ class Builder:
     def __init__(self, config: ModelConfig, weights: WeightReader, placement: Placement) -> None:
         self.config, self.weights, self.placement = config, weights, placement
 
-    def tensor(self, name: str) -> Tensor:
-        return self.weights.read(name, self.placement.dtype).to(self.placement.device)
+    def tensor(self, name: str, *shape: int) -> Tensor:
+        """The tensor on its device; WeightsCorrupt where its shape is not what the config says."""
+        tensor = self.weights.read(name, self.placement.dtype)
+        if tuple(tensor.shape) != shape:
+            raise WeightsCorrupt(
+                f"{name} has shape {tuple(tensor.shape)}, expected {shape}: config and weights are of different models."
+            )
+        return tensor.to(self.placement.device)
 
-    def norm(self, name: str, offset: float = 0.0) -> Norm:
-        return Norm(weight=self.tensor(f"{name}.weight"), eps=self.config.rms_norm_eps, offset=offset)
+    def norm(self, name: str, offset: float = 0.0, size: int | None = None) -> Norm:
+        """Over the last axis, of `size` (None: the hidden size)."""
+        weight = self.tensor(f"{name}.weight", self.config.hidden_size if size is None else size)
+        return Norm(weight=weight, eps=self.config.rms_norm_eps, offset=offset)
 
-    def projection(self, *names: str) -> Projection:
-        """One matrix of several, stacked along their outputs; biases where the file has them."""
-        weight = _stacked([self.tensor(f"{name}.weight") for name in names])
-        if not self.weights.has(f"{names[0]}.bias"):
+    def projection(self, inputs: int, **outputs: int) -> Projection:
+        """One matrix of several (`outputs`: name -> rows), stacked; with biases where the file has them."""
+        weight = _stacked([self.tensor(f"{name}.weight", rows, inputs) for name, rows in outputs.items()])
+        biases = {name: rows for name, rows in outputs.items() if self.weights.has(f"{name}.bias")}
+        if not biases:
             return Projection(weight=weight)
-        return Projection(weight=weight, bias=_stacked([self.tensor(f"{name}.bias") for name in names]))
+        bias = _stacked([self.tensor(f"{name}.bias", rows) for name, rows in outputs.items()])
+        return Projection(weight=weight, bias=bias)
 
     def attention(
         self, index: int, rope: Tensor, *, query_norm: Norm | None = None, key_norm: Norm | None = None
     ) -> Attention:
         config, prefix = self.config, f"model.layers.{index}.self_attn"
+        queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        qkv = {f"{prefix}.q_proj": queries, f"{prefix}.k_proj": keys, f"{prefix}.v_proj": keys}
         return Attention(
             index=index,
-            qkv=self.projection(f"{prefix}.q_proj", f"{prefix}.k_proj", f"{prefix}.v_proj"),
-            output=self.projection(f"{prefix}.o_proj"),
+            qkv=self.projection(config.hidden_size, **qkv),
+            output=self.projection(queries, **{f"{prefix}.o_proj": config.hidden_size}),
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
@@ -211,22 +224,24 @@ class Builder:
         )
 
     def feed_forward(self, index: int) -> FeedForward:
-        prefix = f"model.layers.{index}.mlp"
+        config, prefix = self.config, f"model.layers.{index}.mlp"
+        gate_up = {f"{prefix}.{name}_proj": config.intermediate_size for name in ("gate", "up")}
         return FeedForward(
-            gate_up=self.projection(f"{prefix}.gate_proj", f"{prefix}.up_proj"),
-            down=self.projection(f"{prefix}.down_proj"),
-            is_gelu=self.config.activation == "gelu_tanh",
+            gate_up=self.projection(config.hidden_size, **gate_up),
+            down=self.projection(config.intermediate_size, **{f"{prefix}.down_proj": config.hidden_size}),
+            is_gelu=config.activation == "gelu_tanh",
         )
 
     def decoder(self, layers: Sequence[Layer], *, norm_offset: float = 0.0, embedding_scale: float = 1.0) -> Decoder:
-        embedding = self.tensor("model.embed_tokens.weight")
-        head = embedding if self.config.tie_word_embeddings else self.tensor("lm_head.weight")
+        config = self.config
+        shape = (config.vocab_size, config.hidden_size)
+        embedding = self.tensor("model.embed_tokens.weight", *shape)
         return Decoder(
-            config=self.config,
+            config=config,
             embedding=embedding,
             layers=layers,
             norm=self.norm("model.norm", norm_offset),
-            head=Projection(weight=head),
+            head=Projection(weight=embedding if config.tie_word_embeddings else self.tensor("lm_head.weight", *shape)),
             # rounded as the weights are: the scale is one of them where the model was trained
             embedding_scale=torch.tensor(embedding_scale, dtype=self.placement.dtype).item(),
         )

@@ -11,7 +11,7 @@ def build(builder: Builder, num_positions: int) -> Decoder:
     layers = []
     for index in range(config.num_layers):
         prefix = f"model.layers.{index}"
-        query_norm, key_norm = (builder.norm(f"{prefix}.self_attn.{name}_norm") for name in "qk")
+        query_norm, key_norm = (builder.norm(f"{prefix}.self_attn.{name}_norm", size=config.head_dim) for name in "qk")
         layers.append(
             Layer(
                 input_norm=builder.norm(f"{prefix}.input_layernorm"),
