@@ -56,7 +56,7 @@ class Branch:
     gap: Gap | None = None
     rewritten: dict[str, object] | None = None
     """Why a template's rendering did not go on where the last one ended."""
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     num_inherited: int = 0
     """Leading tokens that the branch was forked with."""
     is_closed: bool = False
@@ -69,12 +69,16 @@ class Branch:
             self.tokens.extend(self.pending.ids(codec))
             self.pending = Pending(follows="text")
 
+    def waiting(self, codec: TextCodec, *, is_template: bool = False) -> Pending:
+        """The text that waits, or an empty one that knows what it follows."""
+        if self.pending:
+            return self.pending
+        if not len(self.tokens):
+            return Pending(add_bos=codec.adds_bos and not is_template)
+        return Pending(follows="special" if self.tokens[-1] in codec.special_ids else "text")
+
     def add_text(self, guarded: str, codec: TextCodec, *, is_template: bool = False) -> None:
-        if not self.pending and not len(self.tokens):
-            self.pending = Pending(add_bos=codec.adds_bos and not is_template)
-        elif not self.pending:
-            self.pending = Pending(follows="special" if self.tokens[-1] in codec.special_ids else "text")
-        self.pending = self.pending.with_text(guarded)
+        self.pending = self.waiting(codec, is_template=is_template).with_text(guarded)
 
     def remove_end(self, guarded: str, codec: TextCodec) -> None:
         """Take text off the end: what waits first, then whole tokens; what a cut token leaves over waits as text."""
@@ -106,7 +110,7 @@ class Program:
     spec: ProgramSpec
     namespace: str
     branches: dict[int, Branch] = field(default_factory=dict)
-    closed_usage: Usage = Usage()
+    closed_usage: Usage = field(default_factory=Usage)
     """Of branches that are closed."""
     branch_ids: "itertools.count[int]" = field(default_factory=itertools.count)
 

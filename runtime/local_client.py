@@ -10,7 +10,7 @@ import asyncio
 import functools
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -21,12 +21,16 @@ from ramet.runtime.branches import Branch, BranchTable, Gap, add_usage
 from ramet.runtime.chat_template import ChatTemplate
 from ramet.runtime.detokenizer import StreamDecoder, TokenTable
 from ramet.runtime.engine import Engine, EngineLoop
-from ramet.runtime.errors import BadRequest, EngineFailed, NotBuilt, RametError
+from ramet.runtime.errors import BadRequest, Cancelled, EngineFailed, NotBuilt, RametError
 from ramet.runtime.event_streams import EventStream, Switchboard
 from ramet.runtime.failures import to_failed
 from ramet.runtime.literals import TextCodec, encode, guard
+from ramet.runtime.questions import Question, ask, decide
+from ramet.runtime.scheduler.choices import Choices, Scores, Scoring
 from ramet.runtime.scheduler.scheduler import Ended, RequestEvent
 from ramet.runtime.scheduler.sequence import Request
+from ramet.runtime.scheduler.token_row import TokenRow
+from ramet.runtime.selection import counts_end, needs_unconditional
 from ramet.runtime.types import (
     BranchHandle,
     EngineStatistics,
@@ -44,7 +48,7 @@ from ramet.runtime.types import (
     TokensPiece,
     Usage,
 )
-from ramet.runtime.validation import check_spec, check_tokens
+from ramet.runtime.validation import check_choices, check_spec, check_tokens
 
 T = TypeVar("T")
 
@@ -58,7 +62,7 @@ class LocalClient:
         self._branches = BranchTable()
         self._lock = threading.Lock()
         self._request_ids = itertools.count(1)
-        self._branch_of: dict[int, Branch] = {}
+        self._on_end: dict[int, Callable[[Ended], None]] = {}
         self._table = _token_table(codec)
         self._bos_text, self._eos_text = codec.special_text(codec.bos_id), codec.special_text(codec.eos_id)
         self._end_texts = tuple(codec.special_text(token) for token in codec.end_ids)
@@ -214,7 +218,7 @@ class LocalClient:
     # Turns -----------------------------------------------------------------------------------------------------------
 
     async def generate(self, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Event]:
-        request_id, stream = self._submit(branch, spec)
+        request_id, stream = self._begin_turn(branch, spec)
         try:
             while not stream.is_over or stream.has_events:
                 yield await stream.next()
@@ -223,54 +227,80 @@ class LocalClient:
                 self._abort_soon(request_id)
                 await stream.wait_until_over()
 
-    def _submit(self, handle: BranchHandle, spec: GenerateSpec) -> tuple[int, EventStream]:
+    def _begin_turn(self, handle: BranchHandle, spec: GenerateSpec) -> tuple[int, EventStream]:
         self._require_life()
         check_spec(spec, self._codec.vocabulary_size)
         if spec.grammar is not None:
             raise NotBuilt("a grammar on this engine")
-        stream = EventStream()
         with self._lock:
             branch = self._branches.at_rest(handle)
-            request = self._request(branch, spec)
+            at_text_start = not len(branch.tokens) and not branch.pending
+            branch.settle(self._codec)
+            if not len(branch.tokens):
+                branch.tokens.append(self._begin_token())
+            request = self._request(branch, branch.tokens, spec, self._decoder(spec, at_text_start))
             branch.running = request.request_id
-            self._branch_of[request.request_id] = branch
-        self._switchboard.connect(request.request_id, stream)
-        self._loop.post(functools.partial(self._engine.scheduler.submit, request))
-        return request.request_id, stream
+        return request.request_id, self._submit(request, functools.partial(self._end_turn, branch))
 
-    def _request(self, branch: Branch, spec: GenerateSpec) -> Request:
-        codec = self._codec
-        at_text_start = not len(branch.tokens) and not branch.pending
-        branch.settle(codec)
-        if not len(branch.tokens):
-            if codec.bos_id is None:
-                raise BadRequest(
-                    expected="a prompt",
-                    got="",
-                    at="$.prompt",
-                    hint="This model has no token that begins an empty text.",
-                )
-            branch.tokens.append(codec.bos_id)
+    def _begin_token(self) -> int:
+        if self._codec.bos_id is None:
+            hint = "This model has no token that begins an empty text."
+            raise BadRequest(expected="a prompt", got="", at="$.prompt", hint=hint)
+        return self._codec.bos_id
+
+    def _decoder(self, spec: GenerateSpec, at_text_start: bool) -> StreamDecoder:
+        return StreamDecoder(
+            self._table,
+            stops=spec.stop,
+            include_stop=spec.include_stop,
+            skip_special_tokens=spec.skip_special_tokens,
+            at_text_start=at_text_start,
+            min_tokens=spec.min_tokens,
+        )
+
+    def _request(
+        self,
+        branch: Branch,
+        tokens: TokenRow,
+        spec: GenerateSpec,
+        decoder: StreamDecoder | None = None,
+        choices: Choices | None = None,
+    ) -> Request:
         return Request(
             request_id=next(self._request_ids),
-            tokens=branch.tokens,
+            tokens=tokens,
             spec=spec,
             program=branch.program.spec,
             branch_id=branch.handle.branch_id,
             namespace=branch.program.namespace,
             cursor=branch.cursor,
             num_known=branch.num_known,
-            decoder=StreamDecoder(
-                self._table,
-                stops=spec.stop,
-                include_stop=spec.include_stop,
-                skip_special_tokens=spec.skip_special_tokens,
-                at_text_start=at_text_start,
-                min_tokens=spec.min_tokens,
-            ),
+            decoder=decoder,
             end_token_ids=frozenset(self._card.end_token_ids),
             context_length=self._card.context_length,
+            choices=choices,
         )
+
+    def _submit(self, request: Request, on_end: Callable[[Ended], None]) -> EventStream:
+        """To the engine's thread. `on_end` is called there, with the lock held, before the last event is told."""
+        stream = EventStream()
+        self._on_end[request.request_id] = on_end
+        self._switchboard.connect(request.request_id, stream)
+        self._loop.post(functools.partial(self._engine.scheduler.submit, request))
+        return stream
+
+    def _end_turn(self, branch: Branch, ended: Ended) -> None:
+        """The branch is its callers' again."""
+        branch.cursor, branch.num_known, branch.running = ended.cursor, ended.num_computed, None
+        written = self._spelled(ended.seq.tokens[ended.seq.num_prompt :])
+        if ended.seq.leftover:
+            leftover = guard(ended.seq.leftover, self._codec.special_names)
+            branch.add_text(leftover, self._codec)
+            written += leftover
+        branch.conversation = branch.conversation.with_words(written)
+        branch.usage = add_usage(branch.usage, ended.seq.usage())
+
+    # Choices ---------------------------------------------------------------------------------------------------------
 
     async def select(
         self,
@@ -281,7 +311,55 @@ class LocalClient:
         seed: int | None = None,
         append: bool = True,
     ) -> Selection:
-        raise NotBuilt("select")
+        self._require_life()
+        check_choices(choices, method, temperature)
+        with self._lock:
+            target = self._branches.at_rest(branch)
+            question = ask(target, choices, self._codec, self._begin_token)
+            scoring = self._score(target, question.text, question, method)
+            target.running = scoring.request_id
+        apart = None
+        if needs_unconditional(method):
+            apart = self._score(target, TokenRow([self._apart_token()]), question, method, is_apart=True)
+        try:
+            given = await scoring.scores()
+            alone = await apart.scores() if apart is not None else None
+        finally:
+            for each in (scoring, apart):
+                if each is not None and not each.stream.is_over:
+                    self._abort_soon(each.request_id)
+                    await each.stream.wait_until_over()
+        selection = decide(question, given, alone, method, temperature, seed)
+        usage = scoring.usage if apart is None else add_usage(scoring.usage, apart.usage)
+        with self._lock:
+            target.usage = add_usage(target.usage, usage)
+            if append:
+                question.append_to(target, selection.index)
+            scoring.leave_on(target)
+        return msgspec.structs.replace(selection, usage=usage)
+
+    def _apart_token(self) -> int:
+        """What stands before choices that are read without the text: the token that begins one, or that ends the
+        last."""
+        return self._codec.bos_id if self._codec.bos_id is not None else self._card.end_token_ids[0]
+
+    def _score(
+        self, branch: Branch, text: TokenRow, question: Question, method: SelectMethod, *, is_apart: bool = False
+    ) -> "_Scored":
+        ends = self._card.end_token_ids if counts_end(method) else ()
+        limit = max(64, self._engine.scheduler.admission.max_step_tokens // 4)
+        choices = Choices(choices=question.choices, end_ids=ends, max_row_tokens=limit)
+        request = self._request(branch, text, GenerateSpec(max_tokens=0), choices=choices)
+        if is_apart:
+            request.cursor, request.num_known = None, 0
+        scored = _Scored(request.request_id)
+        scored.stream = self._submit(request, functools.partial(self._end_select, branch, scored, is_apart))
+        return scored
+
+    def _end_select(self, branch: Branch, scored: "_Scored", is_apart: bool, ended: Ended) -> None:
+        scored.ended = ended
+        if not is_apart:
+            branch.running = None
 
     # Text and figures ------------------------------------------------------------------------------------------------
 
@@ -320,27 +398,43 @@ class LocalClient:
 
     def _on_step(self, events: Sequence[RequestEvent], ended: Sequence[Ended]) -> None:
         """On the engine's thread. A branch is at rest before its last event says so."""
-        for each in ended:
-            self._settle_turn(each)
+        if ended:
+            with self._lock:
+                for each in ended:
+                    self._on_end.pop(each.seq.id)(each)
         self._switchboard.publish(events)
-
-    def _settle_turn(self, ended: Ended) -> None:
-        with self._lock:
-            branch = self._branch_of.pop(ended.seq.id)
-            branch.cursor = ended.cursor
-            branch.num_known = ended.num_computed
-            branch.running = None
-            written = self._spelled(ended.seq.tokens[ended.seq.num_prompt :])
-            if ended.seq.leftover:
-                leftover = guard(ended.seq.leftover, self._codec.special_names)
-                branch.add_text(leftover, self._codec)
-                written += leftover
-            branch.conversation = branch.conversation.with_words(written)
-            branch.usage = add_usage(branch.usage, ended.seq.usage())
 
     def _on_death(self, error: EngineFailed) -> None:
         self._death = error
         self._switchboard.fail_all(to_failed(error))
+
+
+class _Scored:
+    """A scoring that was submitted, and what came of it."""
+
+    def __init__(self, request_id: int) -> None:
+        self.request_id = request_id
+        self.stream: EventStream
+        self.ended: Ended | None = None
+
+    async def scores(self) -> Mapping[int, Scores]:
+        while not self.stream.is_over or self.stream.has_events:
+            await self.stream.next()
+        assert self.ended is not None and isinstance(self.ended.seq, Scoring)
+        if self.ended.ending.reason == "abort":
+            raise Cancelled("the branch was closed while it selected")
+        return self.ended.seq.scores
+
+    def leave_on(self, branch: Branch) -> None:
+        """The branch goes on from where its text was computed to, if it has that text now."""
+        if self.ended is not None and self.ended.cursor is not None:
+            num_tokens = len(branch.tokens)
+            if self.ended.cursor.num_tokens <= num_tokens:
+                branch.cursor, branch.num_known = self.ended.cursor, min(self.ended.num_computed, num_tokens)
+
+    @property
+    def usage(self) -> Usage:
+        return self.ended.seq.usage() if self.ended is not None else Usage()
 
 
 def _token_table(codec: TextCodec) -> TokenTable:

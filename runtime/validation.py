@@ -60,6 +60,9 @@ def check_choices(choices: Sequence[str], method: SelectMethod, temperature: flo
         raise BadRequest(expected="different choices", got=twice, at="$.choices", hint=hint)
     if method not in _SELECT_METHODS:
         raise BadRequest(expected=f"one of {', '.join(_SELECT_METHODS)}", got=method, at="$.method")
+    if "" in choices and method != "total":
+        hint = "An empty choice has no tokens to compare; only the method 'total' weighs its end."
+        raise BadRequest(expected="choices that are not empty", got="", at="$.choices", hint=hint)
     _number("$.temperature", temperature, "0 to 100", lambda value: 0 <= value <= 100)
 
 

@@ -17,6 +17,7 @@ from ramet.runtime.errors import ContextOverflow
 from ramet.runtime.failures import to_failed
 from ramet.runtime.scheduler.admission import Admission, tokens_to_start
 from ramet.runtime.scheduler.cache import Found, PrefixCache
+from ramet.runtime.scheduler.choices import sequence_of
 from ramet.runtime.scheduler.groups import shared_groups
 from ramet.runtime.scheduler.policies.base import Order
 from ramet.runtime.scheduler.sequence import Ending, Request, Sequence
@@ -94,7 +95,7 @@ class Scheduler:
     def submit(self, request: Request) -> None:
         """Take a request. One that can never run is answered with a Failed event."""
         now = self.clock.now()
-        seq = Sequence(request, now)
+        seq = sequence_of(request, now)
         if (refusal := self._refusal(seq)) is not None:
             self._outbox.append((seq.id, refusal))
             self._ended.append(Ended(seq, request.cursor, 0, Ending("error", failed=refusal)))
@@ -122,8 +123,9 @@ class Scheduler:
 
     def _refusal(self, seq: Sequence) -> Failed | None:
         context = seq.request.context_length
-        if seq.num_prompt + (seq.spec.max_tokens != 0) > context:
-            return to_failed(ContextOverflow(num_tokens=seq.num_prompt, limit=context - (seq.spec.max_tokens != 0)))
+        if seq.num_positions > context:
+            spare = seq.num_positions - seq.num_prompt
+            return to_failed(ContextOverflow(num_tokens=seq.num_prompt, limit=context - spare))
         capacity = self.cache.num_pages * self.cache.page_size
         if seq.num_row_tokens > capacity:
             hint = "The KV pool holds no more: shorten the prompt, or give the engine more pages."

@@ -62,6 +62,8 @@ class Request:
     """None: nobody reads text (a simulation), or stops by it."""
     end_token_ids: frozenset[int] = frozenset()
     context_length: int = 1 << 30
+    choices: object = None
+    """`choices.Choices`: score these, and generate nothing."""
 
 
 @dataclass(slots=True, eq=False)
@@ -190,6 +192,11 @@ class Sequence:
     def num_row_tokens(self) -> int:
         """Tokens that must fit in the pool at once for the turn to get anywhere."""
         return self.num_prompt
+
+    @property
+    def num_positions(self) -> int:
+        """Tokens that the model's context must have places for."""
+        return self.num_prompt + (self.spec.max_tokens != 0)
 
     def fit_extra(self, room: int) -> int:
         """How many drafts to verify after the last pending token, where the step has `room` for so many."""

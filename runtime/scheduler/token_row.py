@@ -17,7 +17,8 @@ class TokenRow(Sequence[int]):
     __slots__ = ("_ids", "_is_shared", "_length")
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
-        self._ids = tokens if isinstance(tokens, array) else array(ID_TYPE, tokens)
+        self._ids = array(ID_TYPE)
+        self._ids.extend(tokens)
         self._length = len(self._ids)
         self._is_shared = False
 

@@ -1,0 +1,48 @@
+"""Ours: the Gittins index over whole programs, learned per class, with fair share against starvation.
+
+Until a class has 30 finished programs it is ordered by least attained service, in levels that double. The index counts
+what a program whose KV is gone would have to rebuild first, so what is resident goes before what is not without a rule
+for it. Branches of one program that run side by side are ranked by their longest path, not by their sum.
+"""
+
+from collections.abc import Callable
+
+from ramet.runtime.scheduler.gittins import service_level
+from ramet.runtime.scheduler.policies.programs import Index, ProgramOrder, Starving, never
+from ramet.runtime.scheduler.programs import Program, ProgramTable, Turn
+
+QUANTUM_SHARE = 1.0
+"""The first level of a class that knows nothing: service of so many seconds of the whole pool."""
+
+Missing = Callable[[Program], float]
+"""Service that a program needs before it can go on, because its KV is gone; 0 where it is resident."""
+
+
+def gittins(table: ProgramTable, missing: Missing | None = None, *, fair: bool = True) -> ProgramOrder:
+    def index(program: Program, turn: Turn, now_s: float) -> tuple[float, ...]:
+        attained = turn.inherited + turn.service if len(program.turns) > 1 else program.attained
+        rebuild = missing(program) if missing is not None and not turn.is_running else 0.0
+        known = table.classes[program.class_key].index(attained, rebuild)
+        if known is None:
+            level = service_level(attained / program.weight, QUANTUM_SHARE * table.pool_tokens)
+            return (1.0, float(level))
+        return (0.0, -known * program.weight)
+
+    return ProgramOrder(table, _comparable(index), _behind(table) if fair else never)
+
+
+def _comparable(index: Index) -> Index:
+    """Classes with and without a table stand in one line: the untaught by arrival of their level, before the taught."""
+
+    def ordered(program: Program, turn: Turn, now_s: float) -> tuple[float, ...]:
+        kind, value = index(program, turn, now_s)
+        return (-kind, value)
+
+    return ordered
+
+
+def _behind(table: ProgramTable) -> Starving:
+    def is_starving(program: Program, turn: Turn, now_s: float) -> bool:
+        return table.is_starving(program)
+
+    return is_starving

@@ -1,0 +1,12 @@
+"""First program come, first served: a program's later turns keep its first arrival (as in Continuum)."""
+
+from ramet.runtime.scheduler.policies.programs import ProgramOrder, never
+from ramet.runtime.scheduler.programs import Program, ProgramTable, Turn
+
+
+def program_fcfs(table: ProgramTable) -> ProgramOrder:
+    return ProgramOrder(table, _arrival, never)
+
+
+def _arrival(program: Program, turn: Turn, now_s: float) -> tuple[float, ...]:
+    return (-program.spec.priority, program.arrived_s)

@@ -1,0 +1,41 @@
+"""What all orders of programs have in common. Each policy adds an index: how urgent is this program's turn?
+
+Rank, smallest first: programs that were let in before new ones (so that a new one that does not fit yet blocks none of
+them), starving ones before the rest, oldest first; then the index; then who runs before who waits, for a tie is no
+reason to change horses; then arrival.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from ramet.runtime.scheduler.programs import Program, ProgramTable, Turn
+from ramet.runtime.scheduler.sequence import Sequence
+
+Index = Callable[[Program, Turn, float], tuple[float, ...]]
+"""Program, its turn, time -> what to order by; the smallest goes first."""
+Starving = Callable[[Program, Turn, float], bool]
+
+
+def never(program: Program, turn: Turn, now_s: float) -> bool:
+    """Nobody starves: for policies that order by arrival."""
+    return False
+
+
+class ProgramOrder:
+    """Behind the scheduler's order protocol."""
+
+    reads_cache: ClassVar[bool] = False
+
+    def __init__(self, table: ProgramTable, index: Index, is_starving: Starving, *, refresh_s: float = 0.25) -> None:
+        self._table, self._index, self._is_starving = table, index, is_starving
+        self.refresh_s = refresh_s
+
+    def rank(self, seq: Sequence, now_s: float) -> tuple[float, ...]:
+        program = self._table.find(seq.program_id)
+        turn = program.turns.get(seq.id) if program is not None else None
+        if program is None or turn is None:
+            return (1.0, 1.0, seq.arrived_s, seq.arrival)  # a plain request: as a new program
+        if self._is_starving(program, turn, now_s):
+            return (float(not program.is_admitted), 0.0, program.arrived_s, seq.arrival)
+        index = self._index(program, turn, now_s)
+        return (float(not program.is_admitted), 1.0, *index, not seq.is_running, program.arrived_s, seq.arrival)

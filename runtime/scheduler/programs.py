@@ -1,0 +1,276 @@
+"""The program table: what every program of the machine is doing, what it has had, and what it is waiting for.
+
+One writer, told what happens and when. Knows no pages and no tensors; it holds the place of a program's KV in the tree
+(a cursor), and no lock on it. States:
+
+    NEW -> QUEUED -> PREFILL -> DECODE -> TOOL_GAP | HUMAN_GAP | JOIN_WAIT | DONE
+    PREFILL, DECODE -> SUSPENDED (stepped back for others) -> PREFILL
+    a gap -> RETURNED -> PREFILL
+
+A program with several branches has the state of the branch that is furthest on (one that computes, before one that
+waits). Service is KV-token-seconds plus compute seconds in the same unit: a second of the whole machine's compute is
+worth the whole pool for a second.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from ramet.radix.node import Cursor
+from ramet.runtime.scheduler.estimator import GapEstimator, Key
+from ramet.runtime.scheduler.fairshare import FairShare, VirtualTime
+from ramet.runtime.scheduler.gittins import ClassHistory
+from ramet.runtime.types import GapKind, ProgramSpec
+
+
+class State(Enum):
+    NEW = "new"
+    QUEUED = "queued"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    SUSPENDED = "suspended"
+    RETURNED = "returned"
+    TOOL_GAP = "tool_gap"
+    HUMAN_GAP = "human_gap"
+    JOIN_WAIT = "join_wait"
+    DONE = "done"
+
+    @property
+    def is_gap(self) -> bool:
+        return self in _GAPS
+
+    @property
+    def is_running(self) -> bool:
+        return self in (State.PREFILL, State.DECODE)
+
+
+_GAPS = frozenset({State.TOOL_GAP, State.HUMAN_GAP, State.JOIN_WAIT})
+_GAP_STATES: dict[GapKind, State] = {"tool": State.TOOL_GAP, "human": State.HUMAN_GAP, "join": State.JOIN_WAIT}
+GROWTH_SAMPLES = 256
+GROWTH_QUANTILE = 0.8
+
+
+class StepShare(NamedTuple):
+    """What one turn had of a step."""
+
+    program_id: str
+    request_id: int
+    context_tokens: int
+    """KV tokens that it held."""
+    new_tokens: int
+    """Tokens that were computed for it."""
+    is_prefill: bool
+
+
+@dataclass(slots=True)
+class Gap:
+    """The program waits for something outside."""
+
+    key: Key
+    began_s: float
+    expected_s: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One request of a program, queued or running."""
+
+    request_id: int
+    queued_at_s: float
+    inherited: float
+    """Service on the longest path of calls that led here (the scalar of ATLAS)."""
+    waited_s: float = 0.0
+    served_s: float = 0.0
+    service: float = 0.0
+    is_running: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """One program. Read it; the table writes it."""
+
+    spec: ProgramSpec
+    arrived_s: float
+    share: FairShare
+    state: State = State.NEW
+    is_admitted: bool = False
+    """It has been let in: from now on it may wait, but is not refused."""
+    attained: float = 0.0
+    """Service of all its turns, so far."""
+    critical: float = 0.0
+    """Service on its longest path of finished calls."""
+    finished_s: float = 0.0
+    """Seconds served in finished calls (the priority of PLAS)."""
+    waited_s: float = 0.0
+    served_s: float = 0.0
+    turns: dict[int, Turn] = field(default_factory=dict)
+    num_turns: int = 0
+    gap: Gap | None = None
+    cursor: Cursor | None = None
+    """Where the KV of its last finished turn ends."""
+    held_tokens: int = 0
+    """Tokens of that path, when it was whole."""
+    context_tokens: int = 0
+    """The same with the tokens that are less than a page."""
+    unshared_tokens: int = 0
+    """Of those, the ones that no other program reads: what evicting it would free."""
+    growth_tokens: int = 0
+    """Context that it is expected to add in its next turn."""
+
+    @property
+    def program_id(self) -> str:
+        return self.spec.program_id or ""
+
+    @property
+    def class_key(self) -> tuple[str, str]:
+        """Tenant and workload: programs that resemble each other."""
+        return (self.spec.tenant, self.spec.workload)
+
+    @property
+    def weight(self) -> float:
+        """2 ** priority: multiplies its index, its KV's value and its fair share."""
+        return 2.0**self.spec.priority
+
+
+class ProgramTable:
+    """See the module. `pool_tokens`: KV tokens of the pool, which scales compute seconds to KV-token-seconds."""
+
+    def __init__(self, pool_tokens: int) -> None:
+        self.pool_tokens = pool_tokens
+        self.estimator = GapEstimator()
+        self.virtual = VirtualTime()
+        self.classes: dict[tuple[str, str], ClassHistory] = defaultdict(ClassHistory)
+        self.num_done = 0
+        self._programs: dict[str, Program] = {}
+        self._growth: dict[tuple[str, str], list[int]] = defaultdict(list)
+
+    def __getitem__(self, program_id: str) -> Program:
+        return self._programs[program_id]
+
+    def __iter__(self) -> Iterator[Program]:
+        return iter(self._programs.values())
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    def find(self, program_id: str) -> Program | None:
+        return self._programs.get(program_id)
+
+    # Events ----------------------------------------------------------------------------------------------------------
+
+    def open(self, spec: ProgramSpec, now_s: float) -> Program:
+        """A program appears; opening it again changes nothing."""
+        known = self._programs.get(spec.program_id or "")
+        if known is not None:
+            return known
+        program = Program(spec, now_s, self.virtual.join(2.0**spec.priority))
+        program.growth_tokens = self.expected_growth(program.class_key)
+        self._programs[program.program_id] = program
+        return program
+
+    def queue(self, program_id: str, request_id: int, now_s: float) -> None:
+        """A turn is submitted. It ends the program's gap."""
+        program = self._programs[program_id]
+        if program.gap is not None:
+            self.estimator.end(program_id, now_s)
+            program.gap = None
+        program.turns[request_id] = Turn(request_id, now_s, program.critical)
+        if not program.state.is_running:
+            program.state = State.QUEUED if program.num_turns == 0 else State.RETURNED
+        program.num_turns += 1
+
+    def step(self, shares: Iterable[StepShare], seconds: float, now_s: float) -> None:
+        """A step is done. Who had a row is charged; who had one before and none now was set back."""
+        rows = list(shares)
+        num_new = sum(row.new_tokens for row in rows) or 1
+        total = 0.0
+        for row in rows:
+            service = seconds * (row.context_tokens + self.pool_tokens * row.new_tokens / num_new)
+            total += service
+            program = self._programs.get(row.program_id)
+            if program is not None:
+                self._charge(program, row, service, seconds, now_s)
+        self.virtual.advance(total)
+
+    def _charge(self, program: Program, row: StepShare, service: float, seconds: float, now_s: float) -> None:
+        turn = program.turns.get(row.request_id)
+        if turn is None:
+            return
+        if not turn.is_running:
+            turn.is_running = program.is_admitted = True
+            turn.waited_s += now_s - seconds - turn.queued_at_s
+            program.waited_s += now_s - seconds - turn.queued_at_s
+        program.state = State.PREFILL if row.is_prefill else State.DECODE
+        turn.served_s += seconds
+        turn.service += service
+        program.served_s += seconds
+        program.attained += service
+
+    def suspend(self, program_id: str, request_id: int, now_s: float) -> None:
+        """A running turn stepped back for others; it waits again."""
+        program = self._programs[program_id]
+        turn = program.turns[request_id]
+        turn.is_running, turn.queued_at_s = False, now_s
+        if not any(each.is_running for each in program.turns.values()):
+            program.state = State.SUSPENDED
+
+    def end_turn(
+        self, program_id: str, request_id: int, cursor: Cursor | None, num_tokens: int, unshared_tokens: int
+    ) -> None:
+        """A turn is over and its KV lies in the tree above `cursor`; `num_tokens` is the context it leaves."""
+        program = self._programs[program_id]
+        turn = program.turns.pop(request_id)
+        program.critical = max(program.critical, turn.inherited + turn.service)
+        program.finished_s += turn.served_s
+        self._note_growth(program, num_tokens - program.context_tokens)
+        program.cursor, program.context_tokens, program.unshared_tokens = cursor, num_tokens, unshared_tokens
+        program.held_tokens = cursor.num_tokens if cursor is not None else 0
+
+    def gap(self, program_id: str, kind: GapKind, now_s: float, key: Key = (), expected_s: float | None = None) -> None:
+        """The program waits: for a tool (from the closing token of its call on), a human or a join."""
+        program = self._programs[program_id]
+        program.state = _GAP_STATES[kind]
+        program.gap = Gap(key or (program.spec.workload, kind), now_s, expected_s)
+        self.estimator.begin(program_id, program.gap.key, now_s)
+
+    def close(self, program_id: str) -> Program | None:
+        """The program ended, however it ended."""
+        program = self._programs.pop(program_id, None)
+        if program is None:
+            return None
+        self.estimator.forget(program_id)
+        self.virtual.leave(program.share)
+        if program.attained > 0:
+            self.classes[program.class_key].complete(program.attained)
+        program.state = State.DONE
+        self.num_done += 1
+        return program
+
+    # What is expected ------------------------------------------------------------------------------------------------
+
+    def predicted_cost(self, program: Program) -> float:
+        """Total service: the mean of its class, or what it has had if that is more."""
+        return max(self.classes[program.class_key].mean, program.attained)
+
+    def is_starving(self, program: Program) -> bool:
+        """Is it later than fair sharing would have let it be, by more than one program of its class?"""
+        mean = self.classes[program.class_key].mean
+        if mean <= 0.0:
+            return False
+        return self.virtual.now > program.share.finish(self.predicted_cost(program)) + mean
+
+    def expected_growth(self, class_key: tuple[str, str]) -> int:
+        """80th percentile of the context that a turn of the class adds."""
+        seen = self._growth.get(class_key)
+        return sorted(seen)[int(GROWTH_QUANTILE * (len(seen) - 1))] if seen else 0
+
+    def _note_growth(self, program: Program, tokens: int) -> None:
+        if program.num_turns > 1 and tokens > 0:
+            seen = self._growth[program.class_key]
+            seen.append(tokens)
+            if len(seen) > GROWTH_SAMPLES:
+                del seen[: GROWTH_SAMPLES // 2]
+            if len(seen) % 16 == 0 or len(seen) < 16:
+                program.growth_tokens = self.expected_growth(program.class_key)

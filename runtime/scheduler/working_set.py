@@ -1,0 +1,110 @@
+"""Whether one more program fits: admission by the working set, so that the cache never thrashes. Counts only.
+
+The working set is what the programs that were let in will want soon: all that running and ready ones hold (shared
+tokens once), what they will add in their next turn, and of those in a gap their unshared tokens times the chance that
+they are back before keeping them stops paying. A new program is let in while the set and its own need fit in theta of
+the pool. Theta is the outer loop: it creeps up while little that was evicted is needed again, and is cut when much is.
+A program that was let in is never refused again: it may wait. New ones are never chosen by size.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ramet.runtime.clock import Clock
+from ramet.runtime.scheduler.programs import Program, ProgramTable
+from ramet.runtime.scheduler.retention import RetentionOrder
+from ramet.runtime.scheduler.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkingSetConfig:
+    """Read by this file only."""
+
+    max_step_tokens: int = 2048
+    max_running: int = 256
+    prefill_share: float = 0.5
+    high_water: float = 0.98
+    """Share of the pages that may be leased when a turn starts; programs are bounded by theta before that."""
+    theta: float = 0.9
+    """Start of the admitted share of the pool."""
+    theta_min: float = 0.3
+    theta_max: float = 1.0
+    raise_by: float = 0.01
+    """Added after each window in which little was recomputed, ..."""
+    cut_to: float = 0.9
+    """... multiplied when more than `tolerated` of the window's prefill was recomputation after eviction."""
+    tolerated: float = 0.05
+    window_share: float = 0.25
+    """A window is this share of the pool, in prefilled tokens."""
+
+
+class WorkingSet:
+    """How much of the pool the admitted programs want."""
+
+    def __init__(self, table: ProgramTable, retention: RetentionOrder) -> None:
+        self._table, self._retention = table, retention
+
+    def tokens(self, now_s: float, num_leased_tokens: int) -> float:
+        """`num_leased_tokens`: of the pages that running turns hold, shared ones once."""
+        total = float(num_leased_tokens)
+        for program in self._table:
+            if program.is_admitted:
+                total += self._of(program, now_s)
+        return total
+
+    def _of(self, program: Program, now_s: float) -> float:
+        if program.state.is_running:
+            return program.growth_tokens  # its context is leased
+        if not program.state.is_gap:
+            return program.unshared_tokens + program.growth_tokens
+        chance = self._retention.chance_to_return(program, self._retention.saved_s(program), now_s)
+        return chance * (program.unshared_tokens + program.growth_tokens)
+
+
+class ProgramAdmission:
+    """Behind the scheduler's admission protocol: page counts for turns, the working set for new programs."""
+
+    name: ClassVar[str] = "working_set"
+
+    def __init__(
+        self, config: WorkingSetConfig, table: ProgramTable, retention: RetentionOrder, clock: Clock, page_size: int
+    ) -> None:
+        self.config, self.theta = config, config.theta
+        self._table, self._clock, self._page_size = table, clock, page_size
+        self._set = WorkingSet(table, retention)
+        self._num_prefilled = self._num_recomputed = 0
+
+    @property
+    def max_step_tokens(self) -> int:
+        return self.config.max_step_tokens
+
+    @property
+    def max_running(self) -> int:
+        return self.config.max_running
+
+    @property
+    def prefill_share(self) -> float:
+        return self.config.prefill_share
+
+    def may_start(self, seq: Sequence, num_new_pages: int, num_leased: int, num_available: int, num_pages: int) -> bool:
+        if num_new_pages > num_available or num_leased + num_new_pages > self.config.high_water * num_pages:
+            return False
+        program = self._table.find(seq.program_id)
+        if program is None or program.is_admitted:
+            return True
+        held = self._set.tokens(self._clock.now(), num_leased * self._page_size)
+        need = num_new_pages * self._page_size + self._table.expected_growth(program.class_key)
+        program.is_admitted = held + need <= self.theta * num_pages * self._page_size
+        return program.is_admitted
+
+    def note_prefill(self, num_tokens: int, num_recomputed: int, pool_tokens: int) -> None:
+        """A turn computed `num_tokens` of its prompt, `num_recomputed` of which had been evicted: the outer loop."""
+        self._num_prefilled += num_tokens
+        self._num_recomputed += num_recomputed
+        if self._num_prefilled < self.config.window_share * pool_tokens:
+            return
+        if self._num_recomputed > self.config.tolerated * self._num_prefilled:
+            self.theta = max(self.config.theta_min, self.theta * self.config.cut_to)
+        else:
+            self.theta = min(self.config.theta_max, self.theta + self.config.raise_by)
+        self._num_prefilled = self._num_recomputed = 0
