@@ -46,7 +46,9 @@ class GittinsTable:
         first = int(np.searchsorted(self._sizes, attained, side="right"))
         left = self._sizes[first:]
         if not len(left):
-            return 1.0 / max(self._sizes[-1] + rebuild, 1e-12)  # nobody came so far: as if it needed as much again
+            return 1.0 / max(
+                float(self._sizes[-1]) + rebuild, 1e-12
+            )  # nobody came so far: as if it needed as much again
         ended = np.arange(1, len(left) + 1)
         served = self._total[first + 1 :] - self._total[first] - ended * attained
         served = served + (len(left) - ended) * (left - attained) + len(left) * rebuild

@@ -1,0 +1,42 @@
+"""The executor that computes nothing: it says what the trace said, after the time that the cost model says.
+
+To replay hours in seconds it lets a decode step stand for several: the tokens that the trace has next come back as
+drafts, the scheduler plans them like any drafts, all are accepted, and each is charged as a step of its own.
+"""
+
+from collections.abc import Sequence
+
+from ramet.runtime.simulate.cost import CostModel
+from ramet.runtime.types import PageMove, PlannedRow, SampledRow, StepPlan, StepResult
+
+
+class SimulatedExecutor:
+    """Behind the executor's protocol. Tell it with `expect` what a sequence will say before it is submitted."""
+
+    def __init__(self, cost: CostModel, *, num_drafts: int = 15) -> None:
+        """`num_drafts`  decode steps, less one, that a planned step may stand for"""
+        self._cost, self._num_drafts = cost, num_drafts
+        self._outputs: dict[int, tuple[int, Sequence[int]]] = {}
+        self.busy_s = 0.0
+
+    def expect(self, sequence_id: int, num_prompt: int, output: Sequence[int]) -> None:
+        """The sequence answers its prompt of `num_prompt` tokens with `output`."""
+        self._outputs[sequence_id] = (num_prompt, output)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        for sequence_id in plan.ends:
+            self._outputs.pop(sequence_id, None)
+        seconds = self._cost.plan_s(plan) if plan.rows else 0.0
+        self.busy_s += seconds
+        return StepResult([self._sampled(row) for row in plan.rows], seconds)
+
+    def move(self, moves: Sequence[PageMove]) -> None:
+        """Nothing is anywhere."""
+
+    def _sampled(self, row: PlannedRow) -> SampledRow:
+        if row.num_sampled == 0:
+            return SampledRow(row.sequence_id, ())
+        num_prompt, output = self._outputs[row.sequence_id]
+        end = row.start + len(row.tokens) + 1 - num_prompt  # of the output, after this step
+        tokens = output[end - row.num_sampled : end]
+        return SampledRow(row.sequence_id, tokens, forced=output[end : end + self._num_drafts])

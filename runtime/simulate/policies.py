@@ -1,0 +1,131 @@
+"""Policies by name: the order, the admission and the eviction order that a simulated scheduler is built of.
+
+B0 to B8 are the baselines of the report. Each is put together from the same parts as the engine's; what is a rule of a
+published system, reconstructed, says so.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ramet.radix.eviction import EvictionOrder, LeastRecentlyUsed
+from ramet.radix.tree import RadixTree
+from ramet.runtime.config import AdmissionConfig
+from ramet.runtime.errors import BadRequest
+from ramet.runtime.kv.allocator import PageAllocator
+from ramet.runtime.scheduler.admission import Admission, PageAdmission
+from ramet.runtime.scheduler.cache import PrefixCache
+from ramet.runtime.scheduler.policies.base import Order
+from ramet.runtime.scheduler.policies.fcfs import FirstComeFirstServed
+from ramet.runtime.scheduler.policies.gittins import gittins
+from ramet.runtime.scheduler.policies.las import atlas, las
+from ramet.runtime.scheduler.policies.longest_prefix import LongestPrefixFirst
+from ramet.runtime.scheduler.policies.program_fcfs import program_fcfs
+from ramet.runtime.scheduler.program_feed import ProgramFeed
+from ramet.runtime.scheduler.programs import ProgramTable
+from ramet.runtime.scheduler.retention import RetentionOrder
+from ramet.runtime.scheduler.scheduler import Scheduler
+from ramet.runtime.scheduler.working_set import ProgramAdmission, WorkingSetConfig
+from ramet.runtime.simulate.cost import CostModel
+from ramet.runtime.simulate.executor import SimulatedExecutor
+from ramet.runtime.simulate.runner import ManualClock, Runner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineConfig:
+    """The simulated machine."""
+
+    cost: CostModel
+    pool_tokens: int
+    page_size: int = 16
+    max_running: int = 64
+    chunk_tokens: int = 8192
+    """Tokens of a step, prompt and output together, before drafts."""
+    num_drafts: int = 15
+    extra_wait_s: float = 2.0
+    """Q of the retention index."""
+
+
+@dataclass(slots=True)
+class Parts:
+    """What policies are built from."""
+
+    config: MachineConfig
+    clock: ManualClock = field(default_factory=ManualClock)
+    table: ProgramTable = field(init=False)
+    retention: RetentionOrder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table = ProgramTable(self.config.pool_tokens)
+        self.retention = RetentionOrder(self.table, self.config.cost.rebuild_s, extra_wait_s=self.config.extra_wait_s)
+
+    def page_admission(self) -> Admission:
+        return PageAdmission(AdmissionConfig(max_step_tokens=self.step_tokens, max_running=self.config.max_running))
+
+    def working_set(self) -> ProgramAdmission:
+        settings = WorkingSetConfig(max_step_tokens=self.step_tokens, max_running=self.config.max_running)
+        return ProgramAdmission(settings, self.table, self.retention, self.clock, self.config.page_size)
+
+    @property
+    def step_tokens(self) -> int:
+        return self.config.chunk_tokens + self.config.max_running * self.config.num_drafts
+
+    def missing(self, program_id: str) -> float:
+        return 0.0
+
+
+@dataclass(slots=True)
+class Built:
+    """The three decisions."""
+
+    order: Order
+    admission: Admission
+    eviction: EvictionOrder
+    before_step: Callable[[float], None] | None = None
+
+
+Builder = Callable[[Parts], Built]
+
+
+def _lru(order: Callable[[Parts], Order]) -> Builder:
+    return lambda parts: Built(order(parts), parts.page_admission(), LeastRecentlyUsed())
+
+
+def _ours(*, order: Callable[[Parts], Order] | None = None, retention: bool = True, admission: bool = True) -> Builder:
+    def build(parts: Parts) -> Built:
+        return Built(
+            order(parts) if order else gittins(parts.table),
+            parts.working_set() if admission else parts.page_admission(),
+            parts.retention if retention else LeastRecentlyUsed(),
+        )
+
+    return build
+
+
+POLICIES: dict[str, Builder] = {
+    "fcfs": _lru(lambda parts: FirstComeFirstServed()),
+    "lpm": _lru(lambda parts: LongestPrefixFirst(ageing_tokens_per_s=512.0)),
+    "las": _lru(lambda parts: las(parts.table)),
+    "atlas": _lru(lambda parts: atlas(parts.table)),
+    "program-fcfs": _lru(lambda parts: program_fcfs(parts.table)),
+    "gittins": _ours(),
+    "gittins-no-retention": _ours(retention=False),
+    "gittins-no-admission": _ours(admission=False),
+    "gittins-no-order": _ours(order=lambda parts: FirstComeFirstServed()),
+}
+"""Name -> how it is built."""
+
+
+def build_runner(policy: str, config: MachineConfig) -> Runner:
+    """A machine with an empty cache under the policy."""
+    if policy not in POLICIES:
+        raise BadRequest(expected=f"one of {', '.join(POLICIES)}", got=policy, at="--policy")
+    parts = Parts(config)
+    built = POLICIES[policy](parts)
+    tree = RadixTree(config.page_size, clock=parts.clock.now)
+    allocator = PageAllocator(config.pool_tokens // config.page_size)
+    cache = PrefixCache(allocator, config.page_size, tree, built.eviction)
+    scheduler = Scheduler(cache, built.order, built.admission, parts.clock)
+    working_set = built.admission if isinstance(built.admission, ProgramAdmission) else None
+    feed = ProgramFeed(parts.table, tree, parts.clock, working_set)
+    executor = SimulatedExecutor(config.cost, num_drafts=config.num_drafts)
+    return Runner(scheduler, executor, parts.clock, feed, before_step=built.before_step)

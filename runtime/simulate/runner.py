@@ -1,0 +1,262 @@
+"""Replays sessions through the real scheduler, tree and admission, on a clock that jumps. Knows policies by name only.
+
+Events (arrivals, ends of gaps) are ordered by time, then by number; there is one clock and no thread. Between events
+the loop is the engine's: schedule, execute, commit.
+"""
+
+import heapq
+import itertools
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ramet.radix.node import Cursor
+from ramet.runtime.scheduler.program_feed import ProgramFeed
+from ramet.runtime.scheduler.scheduler import Ended, Scheduler
+from ramet.runtime.scheduler.sequence import Request
+from ramet.runtime.scheduler.token_row import ID_TYPE, TokenRow
+from ramet.runtime.simulate.executor import SimulatedExecutor
+from ramet.runtime.simulate.workload import Session, Turn
+from ramet.runtime.types import GenerateSpec, ProgramSpec, StepResult
+
+
+class ManualClock:
+    """Seconds that somebody else moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+@dataclass(slots=True)
+class TurnRecord:
+    """What became of a turn."""
+
+    session: str
+    place: int
+    """In its session, from 0."""
+    submitted_s: float
+    ended_s: float
+    first_token_s: float
+    """After it was submitted."""
+    queue_s: float
+    prompt_tokens: int
+    cached_tokens: int
+    known_tokens: int
+    """Of the prompt, computed before by this session."""
+    recomputed_tokens: int
+    output_tokens: int
+
+
+@dataclass(slots=True)
+class SessionRecord:
+    """What became of a session."""
+
+    name: str
+    started_s: float
+    ended_s: float
+    num_turns: int
+    workload: str
+    tenant: str
+
+
+@dataclass(slots=True)
+class Replay:
+    """All that a run left."""
+
+    turns: list[TurnRecord] = field(default_factory=list)
+    sessions: list[SessionRecord] = field(default_factory=list)
+    seconds: float = 0.0
+    """Simulated."""
+    busy_s: float = 0.0
+    wall_s: float = 0.0
+    num_steps: int = 0
+    num_preemptions: int = 0
+    policy_s: float = 0.0
+    """Wall time in schedule() and commit()."""
+    num_refused: int = 0
+
+
+class _Live:
+    """A session on its way."""
+
+    __slots__ = ("cursor", "known", "place", "row", "session", "started_s")
+
+    def __init__(self, session: Session, started_s: float) -> None:
+        self.session, self.started_s = session, started_s
+        self.place = 0
+        self.row = TokenRow()
+        self.cursor: Cursor | None = None
+        self.known = 0
+
+
+class Runner:
+    """One run: closed loop, which keeps a number of sessions going, or open loop, which lets each come at its time."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: SimulatedExecutor,
+        clock: ManualClock,
+        feed: ProgramFeed,
+        *,
+        before_step: Callable[[float], None] | None = None,
+    ) -> None:
+        self._scheduler, self._executor, self._clock, self._feed = scheduler, executor, clock, feed
+        self._before_step = before_step
+        self._events: list[tuple[float, int, _Live]] = []
+        self._serial, self._ids, self._requests = itertools.count(), itertools.count(1 << 20), itertools.count()
+        self._next_id = 0
+        self._live: dict[int, _Live] = {}
+        self._heads: dict[str, array[int]] = {}
+        self._backlog: Iterator[Session] = iter(())
+        self.replay = Replay()
+
+    def closed_loop(self, sessions: Iterator[Session], num_live: int, until_s: float) -> Replay:
+        """Always `num_live` sessions: when one ends the next begins."""
+        self._backlog = sessions
+        for session in itertools.islice(sessions, num_live):
+            self._arrive(session, 0.0)
+        return self._run(until_s)
+
+    def open_loop(self, sessions: Sequence[Session], until_s: float = float("inf")) -> Replay:
+        """Each at its `arrived_s`; to the end of the last."""
+        for session in sessions:
+            self._arrive(session, session.arrived_s)
+        return self._run(until_s)
+
+    # The loop --------------------------------------------------------------------------------------------------------
+
+    def _run(self, until_s: float) -> Replay:
+        began = time.perf_counter()
+        while self._clock.seconds < until_s and (self._events or self._live):
+            self._deliver()
+            if not self._step() and not self._wait():
+                break
+        self.replay.seconds, self.replay.busy_s = self._clock.seconds, self._executor.busy_s
+        self.replay.wall_s = time.perf_counter() - began
+        self.replay.num_preemptions = self._scheduler.counters.preemptions
+        return self.replay
+
+    def _step(self) -> bool:
+        """One turn of the engine's loop; False where nothing could be computed."""
+        began = time.perf_counter()
+        if self._before_step is not None:
+            self._before_step(self._clock.seconds)
+        plan = self._scheduler.schedule()
+        self.replay.policy_s += time.perf_counter() - began
+        result = self._executor.execute(plan)
+        self._clock.seconds += result.compute_s
+        began = time.perf_counter()
+        if plan.rows:
+            self._feed.stepped(plan, result.compute_s)
+        self._scheduler.commit(result if plan.rows else StepResult(()))
+        self.replay.policy_s += time.perf_counter() - began
+        for ended in self._scheduler.take_ended():
+            self._turn_ended(ended)
+        self.replay.num_steps += bool(plan.rows)
+        return bool(plan.rows)
+
+    def _deliver(self) -> None:
+        while self._events and self._events[0][0] <= self._clock.seconds:
+            _, _, live = heapq.heappop(self._events)
+            self._submit(live)
+
+    def _wait(self) -> bool:
+        """Nothing runs: on to the next event. False where there is none."""
+        if not self._events:
+            return False
+        self._clock.seconds = max(self._clock.seconds, self._events[0][0])
+        return True
+
+    # Sessions --------------------------------------------------------------------------------------------------------
+
+    def _arrive(self, session: Session, at_s: float) -> None:
+        live = _Live(session, at_s)
+        name, length = session.shared_prefix
+        if length:
+            head = self._heads.get(name)
+            if head is None or len(head) < length:
+                head = self._heads[name] = self._fresh(length)
+            live.row.extend(head[:length])
+        heapq.heappush(self._events, (at_s, next(self._serial), live))
+
+    def _fresh(self, num_tokens: int) -> "array[int]":
+        """Ids that nobody else has."""
+        first, self._next_id = self._next_id, self._next_id + num_tokens
+        return array(ID_TYPE, range(first, first + num_tokens))
+
+    def _submit(self, live: _Live) -> None:
+        session, turn = live.session, live.session.turns[live.place]
+        known = self._extend(live, turn)
+        request = Request(
+            request_id=next(self._requests),
+            tokens=live.row,
+            spec=GenerateSpec(max_tokens=turn.output_tokens, ignore_eos=True, stream_interval=1 << 30),
+            program=ProgramSpec(
+                program_id=session.name,
+                workload=session.workload,
+                tenant=session.tenant,
+                priority=session.priority,
+            ),
+            cursor=live.cursor,
+            num_known=known,
+        )
+        live.known = known
+        self._live[request.request_id] = live
+        self._executor.expect(request.request_id, len(live.row), self._fresh(turn.output_tokens))
+        self._feed.submitted(request)
+        self._scheduler.submit(request)
+        for ended in self._scheduler.take_ended():  # refused
+            self._turn_ended(ended)
+
+    def _extend(self, live: _Live, turn: Turn) -> int:
+        """Write the turn's prompt into the session's row; how much of it the session had computed before."""
+        known = min(turn.kept_tokens, len(live.row)) if live.place else 0
+        if live.place:
+            live.row.truncate(known)
+            if live.cursor is not None and live.cursor.num_tokens > known:
+                live.cursor = None
+        live.row.extend(self._fresh(turn.new_tokens))
+        return known
+
+    def _turn_ended(self, ended: Ended) -> None:
+        seq, now = ended.seq, self._clock.seconds
+        live = self._live.pop(seq.id)
+        session, turn = live.session, live.session.turns[live.place]
+        if ended.ending.failed is not None:
+            self.replay.num_refused += 1
+        self.replay.turns.append(self._record(live, ended, now))
+        live.cursor, live.place = ended.cursor, live.place + 1
+        is_last = live.place == len(session.turns) or turn.gap is None or ended.ending.failed is not None
+        gap = None if is_last or turn.gap is None else (turn.gap.kind, turn.gap.key, turn.gap.expected_s)
+        self._feed.ended(ended, gap)
+        if turn.gap is not None and not is_last:
+            heapq.heappush(self._events, (now + turn.gap.duration_s, next(self._serial), live))
+            return
+        self.replay.sessions.append(
+            SessionRecord(session.name, live.started_s, now, live.place, session.workload, session.tenant)
+        )
+        following = next(self._backlog, None)
+        if following is not None:
+            self._arrive(following, now)
+
+    def _record(self, live: _Live, ended: Ended, now: float) -> TurnRecord:
+        seq = ended.seq
+        timings = seq.timings(now)
+        return TurnRecord(
+            session=live.session.name,
+            place=live.place,
+            submitted_s=seq.arrived_s,
+            ended_s=now,
+            first_token_s=timings.time_to_first_token_s or now - seq.arrived_s,
+            queue_s=timings.queue_s,
+            prompt_tokens=seq.num_prompt,
+            cached_tokens=max(0, seq.num_cached),
+            known_tokens=live.known,
+            recomputed_tokens=seq.num_recomputed,
+            output_tokens=seq.num_sampled,
+        )

@@ -1,0 +1,84 @@
+"""Sessions to replay: how long prompt and answer of each turn are, what was there before, and the gap after.
+
+Lengths only; the runner makes token ids of them, so that exactly what should be shared is shared.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ramet.runtime.simulate.gaps import ToolCall, tool_calls
+from ramet.runtime.simulate.traces import Session as RecordedSession
+from ramet.runtime.types import GapKind
+
+
+class Gap(NamedTuple):
+    """What follows a turn."""
+
+    duration_s: float
+    kind: GapKind = "tool"
+    key: tuple[str, ...] = ()
+    expected_s: float | None = None
+    """A hint."""
+
+
+class Turn(NamedTuple):
+    """One request of a session."""
+
+    kept_tokens: int
+    """Leading tokens of the previous turn's prompt and answer that this prompt begins with."""
+    new_tokens: int
+    """Prompt tokens after those."""
+    output_tokens: int
+    gap: Gap | None
+    """None: the session's last turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A program of turns, one after the other."""
+
+    name: str
+    turns: Sequence[Turn]
+    arrived_s: float = 0.0
+    """Open loop: when it comes. Closed loop: ignored."""
+    workload: str = ""
+    tenant: str = ""
+    priority: int = 0
+    shared_prefix: tuple[str, int] = ("", 0)
+    """Name and length of a prompt head that sessions of the same name share."""
+
+
+def coding_sessions(
+    recorded: Sequence[RecordedSession],
+    *,
+    seed: int,
+    min_requests: int = 10,
+    max_turns: int = 40,
+    divide_input: int = 8,
+    divide_output: int = 4,
+    redraw_gaps: bool = True,
+) -> Iterator[Session]:
+    """Recorded coding sessions in random order, again and again, made smaller: the set-up of S6 and S12."""
+    source = random.Random(seed)
+    calls = tool_calls(seed)
+    pool = [session for session in recorded if len(session.main_rows) >= min_requests]
+    for number in itertools.count():
+        rows = source.choice(pool).main_rows[:max_turns]
+        turns = []
+        for place, row in enumerate(rows):
+            tokens = max(2, row.input_tokens // divide_input)
+            before = rows[place - 1].input_tokens // divide_input if place else 0
+            kept = min(row.reusable_tokens // divide_input, before, tokens - 1) if place else 0
+            gap = None
+            if place + 1 < len(rows):
+                gap = _drawn(next(calls)) if redraw_gaps else Gap(rows[place + 1].gap_s or 0.0, "human")
+            turns.append(Turn(kept, tokens - kept, max(1, row.output_tokens // divide_output), gap))
+        yield Session(name=f"coding-{number}", turns=turns, workload="coding")
+
+
+def _drawn(call: ToolCall) -> Gap:
+    key = ("coding", call.tool, call.command) if call.command else ("coding", call.tool)
+    return Gap(call.duration_s, "tool", key)
