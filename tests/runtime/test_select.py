@@ -9,7 +9,7 @@ import pytest
 
 from ramet.radix.key import as_tokens
 from ramet.runtime.errors import BadRequest
-from ramet.runtime.types import GenerateSpec, MessagesPiece, Message, ProgramSpec, Sampling, TextPiece
+from ramet.runtime.types import GenerateSpec, Message, MessagesPiece, ProgramSpec, Sampling, TextPiece
 from ramet.scripted.sampling import log_softmax
 from ramet.testing import ByteTokenizer, Prefix, RecordingExecutor, ScriptedModel, scripted_client
 
@@ -118,8 +118,8 @@ async def test_selecting_in_an_open_turn_becomes_its_words() -> None:
         await client.extend(branch, [MessagesPiece(messages=[Message(role="user", content="why")])])
         text = await client.text(branch)
         assert text == (
-            "<|im_start|>user\nyes or
-            no<|im_end|>\n<|im_start|>assistant\nno<|im_end|>\n<|im_start|>user\nwhy<|im_end|>\n"
+            "<|im_start|>user\nyes or no<|im_end|>\n<|im_start|>assistant\nno<|im_end|>\n"
+            "<|im_start|>user\nwhy<|im_end|>\n"
         )
 
 

@@ -4,10 +4,10 @@ every turn writes what it would have written alone."""
 import random
 
 import pytest
+from tests.runtime.scheduler.driver import Driver, undisturbed
 
 from ramet.runtime.scheduler.token_row import TokenRow
 from ramet.runtime.types import Failed, Finished, GenerateSpec, Sampling
-from tests.runtime.scheduler.driver import Driver, undisturbed
 
 TEXTS = ["a shared head of some length, ", "another head ", "a shared tail "]
 
@@ -23,8 +23,10 @@ class World:
         self.aborted: set[int] = set()
 
     def act(self) -> None:
-        action = self.random.choice(["open", "turn", "turn", "turn", "fork", "rollback", "abort", "step", "step",
-        "step"]) getattr(self, action)()
+        action = self.random.choice(
+            ["open", "turn", "turn", "turn", "fork", "rollback", "abort", "step", "step", "step"]
+        )
+        getattr(self, action)()
         self.collect()
 
     def collect(self) -> None:
@@ -47,8 +49,10 @@ class World:
         if branch is None or len(branch["tokens"]) > 120:
             return
         branch["tokens"].extend(self.random.choice(TEXTS)[: self.random.randint(0, 14)].encode())
-        sampling = self.random.choice([Sampling(temperature=0), Sampling(temperature=0.8, seed=self.random.randint(0,
-        9))]) spec = GenerateSpec(
+        sampling = self.random.choice(
+            [Sampling(temperature=0), Sampling(temperature=0.8, seed=self.random.randint(0, 9))]
+        )
+        spec = GenerateSpec(
             max_tokens=self.random.choice([0, 1, 2, 5, 17]), sampling=sampling, ignore_eos=self.random.random() < 0.7
         )
         prompt = list(branch["tokens"])
