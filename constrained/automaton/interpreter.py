@@ -51,7 +51,8 @@ class Interpreter:
 
     def __init__(self, grammar: ir.Grammar) -> None:
         self.grammar = grammar
-        self._productive_rules = self._find_productive_rules()
+        self._productive_rules: frozenset[str] = frozenset()
+        self._find_productive_rules()
 
     def start(self) -> Configurations:
         """Before the first byte."""
@@ -160,15 +161,14 @@ class Interpreter:
                     following = replace(at, count=at.count + 1, position=len(members))
                     yield ir.String(pattern=keys), free.value, following
 
-    def _can_finish(self, at: _ObjectAt) -> bool:
-        """Whether some choice of further members leads to a legal `}`."""
+    def _can_finish(self, at: _ObjectAt, budget: int | None = None) -> bool:
+        """Whether some choice of further members (never more than `budget` are needed) leads to a legal `}`."""
+        budget = len(at.body.members) + at.body.minimum if budget is None else budget
         if at.body.maximum is not None and at.count > at.body.maximum:
             return False
         if _may_close(at):
             return True
-        if at.count > len(at.body.members) + at.body.minimum:
-            return False
-        return any(self._can_finish(following) for _, _, following in self._next_members(at))
+        return budget > 0 and any(self._can_finish(f, budget - 1) for _, _, f in self._next_members(at))
 
     # Arrays ----------------------------------------------------------------------------------------------------------
 
@@ -194,28 +194,26 @@ class Interpreter:
             choices = [] if body.items is None else [(body.items, more)]
         yield from ((item, following) for item, following in choices if self._productive(item))
 
-    def _can_end(self, at: _ArrayAt) -> bool:
+    def _can_end(self, at: _ArrayAt, budget: int | None = None) -> bool:
         contains = at.body.contains
+        if budget is None:
+            budget = at.body.minimum + (0 if contains is None else contains.minimum)
         if at.body.maximum is not None and at.count > at.body.maximum:
             return False
         if contains is not None and contains.maximum is not None and at.matched > contains.maximum:
             return False
         if _may_end(at):
             return True
-        needed = max(at.body.minimum, 0 if contains is None else contains.minimum + at.count - at.matched)
-        if at.count > needed + len(at.body.prefix):
-            return False
-        return any(self._can_end(following) for _, following in self._next_items(at))
+        return budget > 0 and any(self._can_end(following, budget - 1) for _, following in self._next_items(at))
 
     # Productivity ----------------------------------------------------------------------------------------------------
 
-    def _find_productive_rules(self) -> frozenset[str]:
+    def _find_productive_rules(self) -> None:
         """Rules that derive some string: the least fixed point."""
-        self._productive_rules: frozenset[str] = frozenset()
         while True:
             found = frozenset(name for name, body in self.grammar.rules.items() if self._productive(body))
             if found == self._productive_rules:
-                return found
+                return
             self._productive_rules = found
 
     def _productive(self, thing: _Thing) -> bool:
@@ -233,14 +231,19 @@ class Interpreter:
             case ir.Tagged():
                 return self._productive(thing.item)
             case ir.Repeat():
-                separator = thing.separator is None or thing.minimum < 2 or self._productive(thing.separator)
-                return thing.minimum == 0 or (self._productive(thing.item) and separator)
+                return self._repeat_is_productive(thing)
             case ir.Object():
                 return self._can_finish(_ObjectAt(thing, frozenset(), 0, 0))
             case ir.Array():
                 return self._can_end(_ArrayAt(thing, 0, frozenset(), 0))
             case _:
                 return True
+
+    def _repeat_is_productive(self, repeat: ir.Repeat) -> bool:
+        if repeat.maximum is not None and repeat.maximum < repeat.minimum:
+            return False
+        separator = repeat.separator is None or repeat.minimum < 2 or self._productive(repeat.separator)
+        return repeat.minimum == 0 or (self._productive(repeat.item) and separator)
 
 
 def _may_close(at: _ObjectAt) -> bool:

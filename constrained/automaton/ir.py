@@ -80,8 +80,7 @@ class Alt:
 class Repeat:
     """`item` between `minimum` and `maximum` times (None: without limit), with `separator` between two items.
 
-    A byte string that splits in several ways is fine. An item that may be empty is treated as the non-empty part of
-    it with `minimum` 0.
+    A byte string that splits in several ways is fine, and so is an item or separator that may be empty.
     """
 
     item: "Expr"
