@@ -281,7 +281,7 @@ class PrefixCache:
 
     def explain(self, seq: Sequence, found: Found) -> dict[str, object] | None:
         """Why the cache did not have all of the prompt; None where it had."""
-        at_token = seq.num_computed
+        at_token = found.num_tokens
         if at_token >= seq.num_tokens - 1:
             return None
         miss: dict[str, object] = {"at_token": at_token, "num_tokens": seq.num_tokens - at_token}

@@ -14,6 +14,9 @@ from ramet.runtime.scheduler.sequence import Request
 from ramet.runtime.scheduler.working_set import ProgramAdmission
 from ramet.runtime.types import GapKind, StepPlan
 
+RESIDENT_SHARE = 0.5
+"""A program that returns to less of its KV than this gave up its place in the working set."""
+
 
 class ProgramFeed:
     """See the module. `admission` None: nobody asks for working sets."""
@@ -29,6 +32,8 @@ class ProgramFeed:
         now = self._clock.now()
         program = self.table.open(request.program, now)
         self._program_of[request.request_id] = program.program_id
+        if self._tree.reader_depth(program.program_id) < RESIDENT_SHARE * program.held_tokens:
+            program.is_admitted = False  # it comes back to nothing: it asks for room again, ahead of the new ones
         self.table.queue(program.program_id, request.request_id, now)
 
     def stepped(self, plan: StepPlan, seconds: float) -> None:

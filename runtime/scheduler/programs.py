@@ -96,7 +96,7 @@ class Program:
     share: FairShare
     state: State = State.NEW
     is_admitted: bool = False
-    """It has been let in: from now on it may wait, but is not refused."""
+    """It has been let in, and its KV is (mostly) there or it runs."""
     attained: float = 0.0
     """Service of all its turns, so far."""
     critical: float = 0.0

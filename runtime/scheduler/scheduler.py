@@ -240,9 +240,11 @@ class Scheduler:
             return False
         self._waiting.remove(seq)
         self._running[seq.id], seq.is_running = seq, True
+        if seq.admitted_s is None:
+            seq.miss = self.cache.explain(seq, found)  # before anything is evicted for it
         if (copy := self.cache.acquire(seq, found)) is not None:
             draft.copies.append(copy)
-        self._note_admission(seq, found, now)
+        self._note_admission(seq, now)
         self._prefill(seq, draft, self._long_prompt_share(draft, 1 + len(self._waiting)))
         return True
 
@@ -375,12 +377,11 @@ class Scheduler:
 
     # Telling ---------------------------------------------------------------------------------------------------------
 
-    def _note_admission(self, seq: Sequence, found: Found, now: float) -> None:
+    def _note_admission(self, seq: Sequence, now: float) -> None:
         seq.num_recomputed += max(0, min(seq.num_known, seq.num_tokens - 1) - seq.num_computed)
         if seq.admitted_s is not None:
             return
         seq.admitted_s, seq.num_cached = now, seq.num_computed
-        seq.miss = self.cache.explain(seq, found)
         self._outbox.append((seq.id, Started(prompt_tokens=seq.num_prompt, cached_tokens=seq.num_cached)))
 
     def _announce_newcomers(self) -> None:

@@ -1,8 +1,8 @@
 """What all orders of programs have in common. Each policy adds an index: how urgent is this program's turn?
 
-Rank, smallest first: programs that were let in before new ones (so that a new one that does not fit yet blocks none of
-them), starving ones before the rest, oldest first; then the index; then who runs before who waits, for a tie is no
-reason to change horses; then arrival.
+Rank, smallest first: programs that were let in, then those that came back to nothing, then new ones (so that one that
+does not fit yet blocks none of those that do); in each, starving ones before the rest, oldest first; then the index;
+then who runs before who waits, for a tie is no reason to change horses; then arrival.
 """
 
 from collections.abc import Callable
@@ -34,8 +34,9 @@ class ProgramOrder:
         program = self._table.find(seq.program_id)
         turn = program.turns.get(seq.id) if program is not None else None
         if program is None or turn is None:
-            return (1.0, 1.0, seq.arrived_s, seq.arrival)  # a plain request: as a new program
+            return (2.0, 1.0, seq.arrived_s, seq.arrival)  # a plain request: as a new program
+        tier = 0.0 if program.is_admitted else 1.0 if program.num_turns > 1 else 2.0
         if self._is_starving(program, turn, now_s):
-            return (float(not program.is_admitted), 0.0, program.arrived_s, seq.arrival)
+            return (tier, 0.0, program.arrived_s, seq.arrival)
         index = self._index(program, turn, now_s)
-        return (float(not program.is_admitted), 1.0, *index, not seq.is_running, program.arrived_s, seq.arrival)
+        return (tier, 1.0, *index, not seq.is_running, program.arrived_s, seq.arrival)

@@ -97,7 +97,8 @@ def test_nothing_is_lost_and_everybody_writes_what_they_would_have_written_alone
     world = World(
         seed,
         page_size=page_size,
-        num_pages=max(2, chooser.choice([160, 300, 600, 2000]) // page_size),
+        num_pages=max(1, chooser.choice([40, 90, 160, 300, 2000]) // page_size),
+        high_water=chooser.choice([0.9, 1.0, 3.0]),
         max_step_tokens=chooser.choice([3, 16, 64, 512]),
         max_running=chooser.choice([2, 5, 64]),
         order=chooser.choice(["fcfs", "lpm"]),
