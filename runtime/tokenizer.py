@@ -132,14 +132,15 @@ class Tokenizer:
         if memo is None and _GUARD not in text:
             return self.encode(text, allow_special=True)
         ids: list[int] = []
-        follows: Before = "nothing"
-        for piece in self._special_pattern.split(text):
-            special = self._id_of_special.get(piece)
-            if special is not None:
-                ids.append(special)
-                follows = "special"
-            elif piece:
-                ids += self._remembered(piece, follows, memo)
+        before: AddedToken | None = None
+        pieces = self._special_pattern.split(text)  # text, special, text, special, ..., text
+        for place, piece in enumerate(pieces):
+            after = self._special_of.get(pieces[place + 1]) if place + 1 < len(pieces) else None
+            if place % 2:
+                before = self._special_of[piece]
+                ids.append(self._id_of_special[piece])
+            elif piece := _stripped(piece, before, after):
+                ids += self._remembered(piece, "nothing" if before is None else "special", memo)
         return ids
 
     def _remembered(
@@ -154,9 +155,12 @@ class Tokenizer:
 
     @functools.cached_property
     def _special_pattern(self) -> re.Pattern[str]:
-        return re.compile(
-            "(" + "|".join(re.escape(name) for name in self.special_names) + ")" if self._added else "(?!)"
-        )
+        names = "|".join(re.escape(name) for name in self.special_names)
+        return re.compile(f"({names})" if names else "(?!)")
+
+    @functools.cached_property
+    def _special_of(self) -> dict[str, AddedToken]:
+        return {self._added[i].content: self._added[i] for i in self.special_ids}
 
     @functools.cached_property
     def _id_of_special(self) -> dict[str, int]:
@@ -286,25 +290,24 @@ class Tokenizer:
             return None
         last = len(text) - self._longest_added - 4
         for index in range(last, max(0, last - 2000), -1):
-            if text[index] == " " and not text[index - 1].isspace() and not text[index + 1].isspace():
+            if text[index] == " " and not _is_blank(text[index - 1]) and not _is_blank(text[index + 1]):
                 return index
         return None
 
     def _tokens_of_suffix(self, tokens: Sequence[int], suffix: bytes) -> int | None:
-        """How many of the last tokens spell exactly `suffix`; None where no border of tokens falls there."""
-        left = len(suffix)
-        for count, token in enumerate(reversed(tokens)):
-            if left <= 0:
-                return count if left == 0 else None
-            left -= len(self._bytes[token])
-        return None
+        """How many of the last tokens spell exactly `suffix`; None where none do (a vocabulary may lack some bytes)."""
+        left, count = len(suffix), 0
+        while left > 0 and count < len(tokens):
+            count += 1
+            left -= len(self._bytes[tokens[-count]])
+        spelled = b"".join(self._bytes[token] for token in tokens[len(tokens) - count :])
+        return count if spelled == suffix else None
 
     def _normalized(self, text: str) -> str:
-        """As the vocabulary sees it, with blanks as blanks (NFC may join characters)."""
-        normalizer = self._raw.normalizer
-        if normalizer is None or not self._is_byte_level:
-            return text
-        return str(normalizer.normalize_str(text))
+        """As the pieces spell it: NFC may join characters; a written U+2581 is a blank to SentencePiece."""
+        if not self._is_byte_level:
+            return text.replace(_SPACE_MARK, " ")
+        return text if self._raw.normalizer is None else str(self._raw.normalizer.normalize_str(text))
 
     @functools.cached_property
     def _longest_added(self) -> int:
@@ -324,6 +327,17 @@ def add_tokens_in_id_order(raw: RawTokenizer, added: dict[int, AddedToken]) -> N
     """Enter added tokens so that each keeps its id: those new to the vocabulary are numbered in the order of entry."""
     for _, group in _runs_of_same_kind(sorted(added.items())):
         (raw.add_special_tokens if group[0].special else raw.add_tokens)(group)
+
+
+def _is_blank(character: str) -> bool:
+    return character.isspace() or character == _SPACE_MARK
+
+
+def _stripped(text: str, before: AddedToken | None, after: AddedToken | None) -> str:
+    """Some special tokens swallow the blanks beside them."""
+    if before is not None and before.rstrip:
+        text = text.lstrip()
+    return text.rstrip() if after is not None and after.lstrip else text
 
 
 def _runs_of_same_kind(items: list[tuple[int, AddedToken]]) -> list[tuple[bool, list[AddedToken]]]:
