@@ -59,6 +59,7 @@ class Vocabulary:
         self.size = len(self.token_bytes) if size is None else size
         self.encode = encode
         assert self.size >= len(self.token_bytes), "logits must have a column for every token"
+        self.end_id_set = frozenset(self.end_ids)
         excluded = set(self.special.values()) | set(self.end_ids)
         self.special_ids = frozenset(excluded)
         self._text = [(b, i) for i, b in enumerate(self.token_bytes) if b and i not in excluded]

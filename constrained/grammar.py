@@ -1,0 +1,66 @@
+"""A compiled grammar: a rule of a machine, bound to a vocabulary. Immutable for its users; caches fill behind it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ramet.constrained.automaton.machine import Configuration, Machine
+from ramet.constrained.state import GrammarState
+from ramet.constrained.tables.explore import Explorer
+from ramet.constrained.vocabulary import Vocabulary, Words
+
+
+class Engine:
+    """The machine of one vocabulary with its walks: what all grammars of a tokenizer share."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self.machine = Machine()
+        self.explorer = Explorer(self.machine, vocabulary)
+        self.end_words = vocabulary.pack(vocabulary.end_ids)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CompiledGrammar:
+    """Made by `compile`; shared by every sequence that uses it."""
+
+    engine: Engine
+    start_state: int
+    ledger: Sequence[object] = ()
+    """What is enforced and how, one entry a keyword (see `ledger`)."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary that its masks are over."""
+        return self.engine.vocabulary
+
+    @property
+    def machine(self) -> Machine:
+        """The states."""
+        return self.engine.machine
+
+    def initial(self) -> GrammarState:
+        """Before the first token."""
+        return GrammarState(self, (Configuration(self.start_state, 0, None, None),))
+
+    def write_mask(self, state: GrammarState, out: Words) -> None:
+        """See `GrammarState.mask`."""
+        out[:] = 0
+        for configuration in state.configurations:
+            self._allow(configuration, out)
+        if state.accepting:
+            np.bitwise_or(out, self.engine.end_words, out=out)
+
+    def _allow(self, configuration: Configuration, out: Words) -> None:
+        """The tokens of one reading: of its top frame, then of the frames that a token may fall through to."""
+        explorer = self.engine.explorer
+        top, counter, stack, _ = configuration
+        answer = explorer.answer(explorer.root, top, counter)
+        while True:
+            if answer.words is not None:
+                np.bitwise_or(out, answer.words, out=out)
+            if answer.rest is None or stack is None:
+                return
+            back, counter, stack = stack
+            answer = explorer.answer(answer.rest, back, counter)
