@@ -37,6 +37,10 @@ _NOT_GUARDED = ("<think>", "</think>")
 """Templates look for these in an assistant's own words."""
 
 
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+"""What clients call an assistant's reasoning; templates read the first or the second."""
+
+
 class ChatTemplate:
     """A compiled template with the tokens that it names. Immutable; rendering depends on nothing but its arguments and,
     where a template asks for the date, on `clock`."""
@@ -97,7 +101,7 @@ class ChatTemplate:
         plain = [_plain_message(message, compiled) for message in messages]
         if continue_final_message:
             _mark_last(plain)
-        values = {**self._tokens, **arguments, "tools": list(tools) if tools else None}
+        values = {"documents": None, **self._tokens, **arguments, "tools": list(tools) if tools else None}
         values["add_generation_prompt"] = add_generation_prompt
         text = _render_leniently(compiled, plain, values)
         return _cut_at_mark(text) if continue_final_message else text
@@ -191,6 +195,9 @@ def _plain_message(message: Message | Mapping[str, Any], compiled: _Compiled) ->
     plain = {key: value for key, value in message.items() if value is not None}
     plain["role"] = _role(str(plain.get("role", "")), compiled)
     plain["content"] = _content(plain.get("content"), compiled)
+    reasoning = next((plain[name] for name in _REASONING if name in plain), None)
+    if reasoning is not None:
+        plain |= {"reasoning_content": reasoning, "thinking": reasoning}
     if plain.get("tool_calls"):
         plain["tool_calls"] = [_plain_call(call) for call in plain["tool_calls"]]
     else:
