@@ -1,0 +1,240 @@
+"""The wiring: weights -> model -> KV pool -> executor; radix tree -> cache -> scheduler; both -> engine -> client.
+
+The only place that knows all the rooms. It decides what "auto" means and checks what a user may set; everything else is
+the business of the part that it hands to the next.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import torch
+
+from ramet.radix.tree import RadixTree
+from ramet.runtime.chat_template import ChatTemplate
+from ramet.runtime.clock import Clock, SystemClock
+from ramet.runtime.config import AdmissionConfig, OrderName, SchedulingConfig
+from ramet.runtime.engine import Engine
+from ramet.runtime.errors import BadRequest, NotBuilt
+from ramet.runtime.execution.local import LocalExecutor
+from ramet.runtime.kv.allocator import PageAllocator
+from ramet.runtime.local_client import LocalClient
+from ramet.runtime.models.base import WeightReader, make_kv_pool
+from ramet.runtime.models.config import ModelConfig
+from ramet.runtime.models.native import FormatChoice, build_native
+from ramet.runtime.scheduler.admission import PageAdmission
+from ramet.runtime.scheduler.cache import PrefixCache
+from ramet.runtime.scheduler.policies.base import Order
+from ramet.runtime.scheduler.policies.fcfs import FirstComeFirstServed
+from ramet.runtime.scheduler.policies.longest_prefix import LongestPrefixFirst
+from ramet.runtime.scheduler.scheduler import Scheduler
+from ramet.runtime.types import ModelCard
+from ramet.runtime.weights.discover import find_model
+from ramet.runtime.weights.load import LoadedModel, Progress, SizedModel, load_source
+from ramet.runtime.weights.memory import free_memory_bytes, plan_memory
+from ramet.runtime.weights.source import WeightSource, open_source
+
+BytesRead = Callable[[int, int], None]
+"""Bytes so far, bytes in all."""
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_FORMATS: dict[str, FormatChoice] = {"auto": "auto", "bfloat16": "bf16", "float32": "fp32"}
+_LEAST_KV_TOKENS = 256
+_USUAL_KV_TOKENS = 65_536
+"""On a CPU, room for so many tokens (or two contexts) is taken, not all that is free: others live there too."""
+_GPU_SHARE = 0.85
+_CPU_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The arguments of `build_engine`, which explains them, and the number of threads."""
+
+    model: str | Path | None
+    device: str
+    dtype: str
+    backend: str
+    kv_tokens: int | None
+    page_size: int
+    context_length: int | None
+    policy: OrderName
+    max_step_tokens: int
+    max_running: int
+    cache: bool
+    chat_template: str | None
+    name: str | None
+    num_threads: int
+    seed: int | None
+
+
+def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient:
+    """A client whose engine runs."""
+    _check(options)
+    device = _device(options.device)
+    if device.type == "cpu":
+        torch.set_num_threads(options.num_threads)
+    source = open_source(find_model(None if options.model is None else str(options.model)))
+    num_pages = _plan_pages(options, source, device)
+    loaded = _load(options, source, device, progress)
+    allocator = PageAllocator(num_pages)
+    executor = _executor(options, loaded, allocator.pool_pages)
+    engine = Engine(_scheduler(options, allocator, SystemClock()), executor)
+    return LocalClient(engine, loaded.tokenizer, _card(options, loaded, num_pages), _template(options, loaded)).start()
+
+
+def _check(options: Options) -> None:
+    for name, allowed in (
+        ("dtype", ("auto", *_DTYPES)),
+        ("backend", ("auto", "torch", "native")),
+        ("policy", get_args(OrderName)),
+    ):
+        if getattr(options, name) not in allowed:
+            raise BadRequest(expected=f"one of {', '.join(allowed)}", got=getattr(options, name), at=name)
+    for name, least, most in (
+        ("page_size", 1, 64),
+        ("max_step_tokens", 1, None),
+        ("max_running", 1, None),
+        ("context_length", 1, None),
+        ("kv_tokens", _LEAST_KV_TOKENS, None),
+        ("num_threads", 1, None),
+    ):
+        value = getattr(options, name)
+        if value is not None and (value < least or (most is not None and value > most)):
+            expected = f"{least} or more" if most is None else f"{least} to {most}"
+            raise BadRequest(expected=expected, got=value, at=name)
+
+
+def _device(wanted: str) -> torch.device:
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise BadRequest(expected="auto, cpu, cuda or cuda:N", got=wanted, at="device")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        hint = "This torch sees no GPU: use --device cpu, or install a CUDA build of torch."
+        raise BadRequest(expected="a device of this machine", got=wanted, at="device", hint=hint)
+    return device
+
+
+# Memory, then weights ------------------------------------------------------------------------------------------------
+
+
+def _dtype(options: Options) -> torch.dtype:
+    return _DTYPES["bfloat16" if options.dtype == "auto" else options.dtype]
+
+
+def _plan_pages(options: Options, source: WeightSource, device: torch.device) -> int:
+    """KV pages, before anything is read. Raises NotEnoughMemory."""
+    config, dtype = source.config.with_context_length(options.context_length), _dtype(options)
+    free = free_memory_bytes(device)
+    plan = functools.partial(
+        plan_memory,
+        config,
+        source.num_parameters() * dtype.itemsize,
+        dtype=dtype,
+        free_bytes=free,
+        max_step_tokens=options.max_step_tokens,
+    )
+    kv_tokens = options.kv_tokens
+    if kv_tokens is None:
+        left = free - plan(kv_tokens=_LEAST_KV_TOKENS).total_bytes
+        share, most = (
+            (_GPU_SHARE, left)
+            if device.type == "cuda"
+            else (_CPU_SHARE, max(_USUAL_KV_TOKENS, 2 * config.context_length))
+        )
+        fitting = int(left * share) // config.kv_bytes_per_token(dtype.itemsize)
+        kv_tokens = max(_LEAST_KV_TOKENS, min(fitting, most))
+    plan(kv_tokens=kv_tokens)
+    return -(-kv_tokens // options.page_size)
+
+
+def _load(options: Options, source: WeightSource, device: torch.device, progress: BytesRead | None) -> LoadedModel:
+    load = functools.partial(
+        load_source,
+        source,
+        device=device,
+        dtype=_dtype(options),
+        context_length=options.context_length,
+        progress=None if progress is None else _as_progress(progress),
+    )
+    if device.type != "cpu" or options.backend == "torch":
+        if options.backend == "native":
+            raise BadRequest(expected="a CPU for the native backend", got=str(device), at="backend")
+        return load()
+    try:
+        return load(build=functools.partial(_native, options))
+    except NotBuilt:
+        if options.backend == "native":
+            raise
+        return load()
+
+
+def _native(options: Options, config: ModelConfig, reader: WeightReader) -> SizedModel:
+    if options.dtype not in _FORMATS:
+        raise NotBuilt(f"dtype {options.dtype} on the native backend", hint=f"It takes {', '.join(_FORMATS)}.")
+    return build_native(config, reader, weight_format=_FORMATS[options.dtype], threads=options.num_threads)
+
+
+def _as_progress(told: BytesRead) -> Callable[[Progress], None]:
+    return lambda progress: told(progress.done_bytes, progress.total_bytes)
+
+
+# What works, what decides --------------------------------------------------------------------------------------------
+
+
+def _executor(options: Options, loaded: LoadedModel, pool_pages: int) -> LocalExecutor:
+    kv = make_kv_pool(loaded.config, pool_pages, options.page_size, loaded.dtype, loaded.device)
+    return LocalExecutor(
+        loaded.model,
+        kv,
+        vocabulary_size=loaded.tokenizer.vocabulary_size,
+        end_ids=loaded.end_token_ids,
+        seed=options.seed,
+    )
+
+
+def _scheduler(options: Options, allocator: PageAllocator, clock: Clock) -> Scheduler:
+    tree = RadixTree(options.page_size, clock=clock.now) if options.cache else None
+    cache = PrefixCache(allocator, options.page_size, tree)
+    admission = AdmissionConfig(max_step_tokens=options.max_step_tokens, max_running=options.max_running)
+    return Scheduler(cache, _order(SchedulingConfig(order=options.policy)), PageAdmission(admission), clock)
+
+
+def _order(config: SchedulingConfig) -> Order:
+    if config.order == "fcfs":
+        return FirstComeFirstServed()
+    return LongestPrefixFirst(ageing_tokens_per_s=config.ageing_tokens_per_s)
+
+
+def _template(options: Options, loaded: LoadedModel) -> ChatTemplate:
+    tokenizer = loaded.tokenizer
+    return ChatTemplate(
+        options.chat_template or loaded.chat_template,
+        bos_token=tokenizer.special_text(tokenizer.bos_id),
+        eos_token=tokenizer.special_text(tokenizer.eos_id),
+    )
+
+
+def _card(options: Options, loaded: LoadedModel, num_pages: int) -> ModelCard:
+    template = options.chat_template or loaded.chat_template
+    return ModelCard(
+        name=options.name or loaded.name,
+        model_type=loaded.config.model_type,
+        context_length=loaded.config.context_length,
+        vocabulary_size=loaded.tokenizer.vocabulary_size,
+        end_token_ids=loaded.end_token_ids,
+        bos_token_id=loaded.tokenizer.bos_id,
+        has_chat_template=template is not None,
+        chat_template=template,
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        device=str(loaded.device),
+        num_pages=num_pages,
+        page_size=options.page_size,
+        parameters=loaded.num_parameters,
+    )

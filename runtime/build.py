@@ -1,0 +1,83 @@
+"""`build_engine`: from a model's name to a client that runs. Settles the CPU threads, then hands over to the assembly.
+
+Imports no torch until it is called: an OpenMP runtime reads its environment once, when torch loads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ramet.runtime.config import OrderName
+from ramet.runtime.threads import settle_environment
+
+if TYPE_CHECKING:
+    from ramet.runtime.local_client import LocalClient
+
+Backend = Literal["auto", "torch", "native"]
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+def build_engine(
+    model: str | Path | None = None,
+    *,
+    device: str = "auto",
+    dtype: DType = "auto",
+    backend: Backend = "auto",
+    kv_tokens: int | None = None,
+    page_size: int = 16,
+    context_length: int | None = None,
+    policy: OrderName = "lpm",
+    max_step_tokens: int = 2048,
+    max_running: int = 256,
+    cache: bool = True,
+    chat_template: str | None = None,
+    name: str | None = None,
+    threads: int | None = None,
+    seed: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> LocalClient:
+    """Load a model and start an engine for it on a thread of this process. `stop()` the client when done with it.
+
+    model            a folder with config.json, a .gguf file, the name of a found model; None: the embedded default
+    device           "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1"
+    dtype            of weights and KV. "auto": bfloat16; on the native backend, the weights as their file has them
+    backend          who computes on a CPU: "native" code, "torch", or "auto": native where it can be built
+    kv_tokens        tokens of KV to keep room for; None: what is free, within reason
+    page_size        tokens of a KV page, 1 to 64
+    context_length   longest branch, in tokens; None: what the model was made for
+    policy           who goes first: "fcfs", or "lpm", the longest cached prefix
+    max_step_tokens  tokens computed in a step; more: higher throughput, later next token
+    max_running      sequences in a step, at most
+    cache            False: nothing is kept after a turn
+    chat_template    a jinja2 text in place of the model's own
+    name             what the model is called to clients; None: its file's name
+    threads          of a CPU; None: OMP_NUM_THREADS, else the physical cores
+    seed             of generations that bring none; None: another one in each process
+    progress         called with the bytes read so far and in all
+
+    Raises ModelNotFound, UnsupportedModel, WeightsCorrupt, NotEnoughMemory (with the setting that would fit),
+    BadRequest for a setting out of range, NotBuilt for a backend that this machine can't have.
+    """
+    num_threads = settle_environment(threads)
+    from ramet.runtime import assembly  # torch comes with it, and finds its environment settled
+
+    options = assembly.Options(
+        model=model,
+        device=device,
+        dtype=dtype,
+        backend=backend,
+        kv_tokens=kv_tokens,
+        page_size=page_size,
+        context_length=context_length,
+        policy=policy,
+        max_step_tokens=max_step_tokens,
+        max_running=max_running,
+        cache=cache,
+        chat_template=chat_template,
+        name=name,
+        num_threads=num_threads,
+        seed=seed,
+    )
+    return assembly.assemble(options, progress)
