@@ -17,9 +17,14 @@ def to_error(failed: Failed) -> RametError:
     kind = _BY_CODE.get(failed.code) or _BY_STATUS.get(failed.status, RametError)
     error = kind.__new__(kind)
     Exception.__init__(error, failed.message)
-    error.code, error.retry_after_s = failed.code, failed.retry_after_s
+    error.status, error.code, error.at, error.retry_after_s = (
+        failed.status,
+        failed.code,
+        failed.at,
+        failed.retry_after_s,
+    )
     if isinstance(error, BadRequest):
-        error._at, error.expected, error.got, error.hint = failed.at or "$", "", "", ""
+        error.expected, error.got, error.hint = "", "", ""  # they are in the message
     return error
 
 

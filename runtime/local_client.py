@@ -11,10 +11,11 @@ import functools
 import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
+from ramet.constrained.spec import Spec
 from ramet.radix.node import Cursor
 from ramet.runtime import conversation
 from ramet.runtime.branches import Branch, BranchTable, Gap, add_usage
@@ -35,6 +36,7 @@ from ramet.runtime.types import (
     BranchHandle,
     EngineStatistics,
     Event,
+    Finished,
     GapKind,
     GenerateSpec,
     Mark,
@@ -53,11 +55,31 @@ from ramet.runtime.validation import check_choices, check_spec, check_tokens
 T = TypeVar("T")
 
 
+class CompiledGrammar(Protocol):
+    """`constrained.grammar.CompiledGrammar`, as far as a client needs it."""
+
+    @property
+    def ledger(self) -> Sequence[object]: ...
+
+
+GrammarCompiler = Callable[[Spec], CompiledGrammar]
+"""Raises GrammarRefused."""
+
+
 class LocalClient:
     """Owns the engine's thread: `start` it (or use `async with`), `stop` it."""
 
-    def __init__(self, engine: Engine, codec: TextCodec, card: ModelCard, template: ChatTemplate | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        codec: TextCodec,
+        card: ModelCard,
+        template: ChatTemplate | None = None,
+        compile_grammar: GrammarCompiler | None = None,
+    ) -> None:
+        """`compile_grammar`: the compiler that the executor has too; it keeps what it compiled. None: there is none."""
         self._engine, self._codec, self._card = engine, codec, card
+        self._compile_grammar = compile_grammar
         self._template = template or ChatTemplate(None)
         self._branches = BranchTable()
         self._lock = threading.Lock()
@@ -218,20 +240,32 @@ class LocalClient:
     # Turns -----------------------------------------------------------------------------------------------------------
 
     async def generate(self, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Event]:
+        ledger = await self._prepare_grammar(spec)
         request_id, stream = self._begin_turn(branch, spec)
         try:
             while not stream.is_over or stream.has_events:
-                yield await stream.next()
+                event = await stream.next()
+                if ledger is not None and isinstance(event, Finished):
+                    event = msgspec.structs.replace(event, ledger=ledger)
+                yield event
         finally:
             if not stream.is_over:
                 self._abort_soon(request_id)
                 await stream.wait_until_over()
 
+    async def _prepare_grammar(self, spec: GenerateSpec) -> list[dict[str, str]] | None:
+        """Compile it where no step waits for that, so that a bad one is refused here and a good one is ready; its
+        ledger."""
+        if spec.grammar is None:
+            return None
+        if self._compile_grammar is None:
+            raise NotBuilt("a grammar on this engine", hint="It was built without a grammar compiler.")
+        compiled = await asyncio.to_thread(self._compile_grammar, spec.grammar)
+        return [msgspec.to_builtins(entry) for entry in compiled.ledger]
+
     def _begin_turn(self, handle: BranchHandle, spec: GenerateSpec) -> tuple[int, EventStream]:
         self._require_life()
         check_spec(spec, self._codec.vocabulary_size)
-        if spec.grammar is not None:
-            raise NotBuilt("a grammar on this engine")
         with self._lock:
             branch = self._branches.at_rest(handle)
             at_text_start = not len(branch.tokens) and not branch.pending

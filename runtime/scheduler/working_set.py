@@ -25,16 +25,16 @@ class WorkingSetConfig:
     prefill_share: float = 0.5
     high_water: float = 0.98
     """Share of the pages that may be leased when a turn starts; programs are bounded by theta before that."""
-    theta: float = 0.9
+    theta: float = 0.6
     """Start of the admitted share of the pool."""
     theta_min: float = 0.3
     theta_max: float = 1.0
-    raise_by: float = 0.01
+    raise_by: float = 0.02
     """Added after each window in which little was recomputed, ..."""
     cut_to: float = 0.9
     """... multiplied when more than `tolerated` of the window's prefill was recomputation after eviction."""
-    tolerated: float = 0.05
-    window_share: float = 0.25
+    tolerated: float = 0.3
+    window_share: float = 0.1
     """A window is this share of the pool, in prefilled tokens."""
 
 

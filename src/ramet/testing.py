@@ -118,7 +118,7 @@ def scripted_client(
     context_length: int = 8192,
     clock: Clock | None = None,
     wrap: Callable[[Executor], Executor] | None = None,
-    grammars: GrammarFactory = no_grammars,
+    grammars: GrammarFactory | None = None,
 ) -> LocalClient:
     """A complete EngineClient over a scripted engine and ByteTokenizer; `async with` it, or `start` and `stop` it."""
     engine = scripted_engine(
@@ -132,7 +132,7 @@ def scripted_client(
         high_water=high_water,
         clock=clock,
         wrap=wrap,
-        grammars=grammars,
+        grammars=grammars or no_grammars,
     )
     codec = ByteTokenizer()
     template = ChatTemplate(codec.chat_template, eos_token=codec.special_text(codec.eos_id))
@@ -147,7 +147,7 @@ def scripted_client(
         num_pages=num_pages,
         page_size=page_size,
     )
-    return LocalClient(engine, codec, card, template)
+    return LocalClient(engine, codec, card, template, grammars)
 
 
 def _model(model: Replies | None) -> Model:

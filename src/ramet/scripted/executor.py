@@ -11,7 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ramet.radix.key import Tokens, as_tokens
+from ramet.runtime.errors import RametError
+from ramet.runtime.failures import to_failed
 from ramet.runtime.types import (
+    Failed,
+    PageCopy,
     PageMove,
     PlannedRow,
     SampledRow,
@@ -35,6 +39,7 @@ class _Run:
     turn: int
     output: list[int] = field(default_factory=list)
     grammar: GrammarRun | None = None
+    failed: Failed | None = None
 
 
 class ScriptedExecutor:
@@ -64,10 +69,7 @@ class ScriptedExecutor:
             self._turns.pop(ended, None)
         for start in plan.starts:
             self._begin(start)
-        for copy in plan.copies:
-            source, target, head = copy.source, copy.target, slice(copy.num_tokens)
-            self._tokens[target, head] = self._tokens[source, head]
-            self._positions[target, head] = self._positions[source, head]
+        self._copy(plan.copies)
         prefixes = [self._read(row) for row in plan.rows]
         for row in plan.rows:
             self._write(row)
@@ -77,6 +79,21 @@ class ScriptedExecutor:
         raise NotImplementedError("a scripted memory has no tiers")
 
     # Memory ----------------------------------------------------------------------------------------------------------
+
+    def _copy(self, copies: Sequence[PageCopy]) -> None:
+        """All are read before any is written, as a device does it."""
+        heads = [
+            (
+                self._tokens[copy.source, : copy.num_tokens].copy(),
+                self._positions[copy.source, : copy.num_tokens].copy(),
+            )
+            for copy in copies
+        ]
+        assert len({copy.target for copy in copies}) == len(copies), "a page is the target of two copies"
+        for copy, (tokens, positions) in zip(copies, heads, strict=True):
+            assert (positions >= 0).all(), f"page {copy.source} is copied before it is computed"
+            self._tokens[copy.target, : copy.num_tokens] = tokens
+            self._positions[copy.target, : copy.num_tokens] = positions
 
     def _slots(self, row: PlannedRow, start: int, end: int) -> tuple[Tokens, Tokens]:
         places = np.arange(start, end)
@@ -105,15 +122,20 @@ class ScriptedExecutor:
         if start.sequence_id not in self._turns:
             self._turns[start.sequence_id] = self._num_turns
             self._num_turns += 1
-        run = _Run(start, self._turns[start.sequence_id], list(start.output_tokens))
+        run = self._runs[start.sequence_id] = _Run(start, self._turns[start.sequence_id], list(start.output_tokens))
         if start.spec.grammar is not None:
-            run.grammar = self._grammars(start.spec.grammar)
+            try:
+                run.grammar = GrammarRun(self._grammars(start.spec.grammar), self._end_token_ids)
+            except RametError as error:
+                run.failed = to_failed(error)
+                return
             for token in run.output:
                 run.grammar.advance(token)
-        self._runs[start.sequence_id] = run
 
     def _work(self, row: PlannedRow, prefix: Tokens) -> SampledRow:
         run = self._runs[row.sequence_id]
+        if run.failed is not None:
+            return SampledRow(row.sequence_id, (), error=run.failed)
         followers = self._follow(row, prefix, run)
         if row.parents is not None:
             self._spoil(row, 0)
@@ -134,7 +156,7 @@ class ScriptedExecutor:
             token = draw(adjusted, spec.sampling, self._noise(run))
             sampled.append(token)
             run.output.append(token)
-            if run.grammar is not None and token not in self._end_token_ids:
+            if run.grammar is not None:
                 run.grammar.advance(token)
             if spec.logprobs is not None:
                 logprobs.append(token_logprob(log_softmax(adjusted), token, spec.logprobs))
