@@ -20,6 +20,11 @@ class Engine:
         self.explorer = Explorer(self.machine, vocabulary)
         self.end_words = vocabulary.pack(vocabulary.end_ids)
 
+    @property
+    def num_bytes(self) -> int:
+        """Roughly what states and masks hold."""
+        return self.explorer.num_bytes + self.machine.num_states * 2048 + self.machine.space.num_nodes * 400
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CompiledGrammar:

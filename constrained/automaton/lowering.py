@@ -5,7 +5,7 @@ in every grammar, so their states and masks are too), whatever needs the counter
 Also refuses left recursion and special tokens that the vocabulary lacks, and finds rules that derive nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 
 from ramet.constrained.automaton import ir
 from ramet.constrained.automaton.containers import (
@@ -31,6 +31,7 @@ from ramet.constrained.automaton.items import (
     Space,
     SpecialToken,
 )
+from ramet.constrained.automaton.references import components, refs_of, renamed
 from ramet.constrained.automaton.strings import normalised_string, quoted_string
 from ramet.constrained.regex import dfa as regular
 from ramet.constrained.regex.dfa import Dfa, TooManyStates
@@ -58,7 +59,6 @@ class _Lowering:
     def __init__(self, grammar: ir.Grammar, space: Space, special: Mapping[str, int]) -> None:
         self.rules, self.start, self.space, self.special = grammar.rules, grammar.start, space, special
         self._facts = _Facts(grammar.rules, space)
-        self._recursive = self._facts.recursive()
         self._items: dict[str, Item] = {}
 
     def run(self) -> Rule:
@@ -238,7 +238,11 @@ class _Lowering:
 
     def _ref(self, name: str) -> Item:
         if name not in self._items:
-            self._items[name] = self._recursive_call(name) if name in self._recursive else self._plain_call(name)
+            component = self._facts.component_of[name]
+            if self._facts.recurs(name):
+                self._define_component(name, component)
+            else:
+                self._items[name] = self._plain_call(name)
         return self._items[name]
 
     def _plain_call(self, name: str) -> Item:
@@ -246,16 +250,34 @@ class _Lowering:
         small = isinstance(body, Bytes | Call | Regular | SpecialToken) or not body.productive
         return body if small else self.space.unique(Call(self.space.rule(body)))
 
-    def _recursive_call(self, name: str) -> Item:
-        if name not in self._facts.productive:
-            return self.space.nothing
-        rule, is_new = self.space.recursive_rule((name, self._facts.closure(name)))
-        nullable = name in self._facts.nullable
-        rule.nullable = nullable
-        call = self._items[name] = self.space.unique(Call(rule))  # known before the body refers to it
-        if is_new:
-            rule.define(self.item(self.rules[name]), nullable=nullable)
-        return call
+    def _define_component(self, entry: str, component: tuple[str, ...]) -> None:
+        """Rules that recur together. Equal ones, whatever their names, are the same rules in every grammar."""
+        names = self._in_order_of_use(entry, frozenset(component))
+        key = self._component_key(names)
+        fresh: list[tuple[str, Rule]] = []
+        for number, name in enumerate(names):
+            rule, is_new = self.space.recursive_rule((key, number))
+            rule.nullable = name in self._facts.nullable
+            productive = name in self._facts.productive
+            self._items[name] = self.space.unique(Call(rule)) if productive else self.space.nothing
+            if is_new and productive:
+                fresh.append((name, rule))
+        for name, rule in fresh:
+            rule.define(self.item(self.rules[name]), nullable=rule.nullable)
+
+    def _in_order_of_use(self, entry: str, component: frozenset[str]) -> list[str]:
+        order = [entry]
+        for name in order:  # grows while we walk it
+            order.extend(n for n in dict.fromkeys(refs_of(self.rules[name])) if n in component and n not in order)
+        return order
+
+    def _component_key(self, names: list[str]) -> Hashable:
+        numbers = {name: str(number) for number, name in enumerate(names)}
+
+        def canonical(name: str) -> str:
+            return numbers[name] if name in numbers else f"@{id(self._ref(name))}"  # items live as long as the space
+
+        return tuple(renamed(self.rules[name], canonical) for name in names)
 
 
 def _string_body(space: Space, string: ir.String) -> Item:
@@ -269,28 +291,34 @@ def _bit_set(indices: tuple[int, ...]) -> int:
 
 
 class _Facts:
-    """Least fixed points over the rules: which derive something, which derive nothing but the empty string too."""
+    """What is true of the rules: which derive something, and which the empty string."""
 
     def __init__(self, rules: Mapping[str, ir.Expr], space: Space) -> None:
         self.rules, self._space = rules, space
-        self._refs = {name: frozenset(_refs(body)) for name, body in rules.items()}
+        self._refs = {name: frozenset(refs_of(body)) for name, body in rules.items()}
         for name, refs in self._refs.items():
             for unknown in sorted(refs - rules.keys()):
                 raise GrammarRefused(expected="a rule of the grammar", got=unknown, at=name)
-        self._closures: dict[str, frozenset[tuple[str, ir.Expr]]] = {}
+        self._components = components(self._refs)
+        self.component_of = {name: component for component in self._components for name in component}
         self.nullable = self._fixed_point(self._derives_empty)
         self.productive = self._fixed_point(self._derives)
         self._refuse_left_recursion()
 
-    def _fixed_point(self, holds: Callable[[ir.Expr, frozenset[str]], bool]) -> frozenset[str]:
-        found: frozenset[str] = frozenset()
-        while True:
-            more = frozenset(name for name, body in self.rules.items() if name in found or holds(body, found))
-            if more == found:
-                return found
-            found = more
+    def recurs(self, name: str) -> bool:
+        """Whether the rule reaches itself."""
+        return len(self.component_of[name]) > 1 or name in self._refs[name]
 
-    def _derives_empty(self, expr: ir.Expr, rules: frozenset[str]) -> bool:
+    def _fixed_point(self, holds: Callable[[ir.Expr, set[str]], bool]) -> set[str]:
+        found: set[str] = set()
+        for component in self._components:
+            size = -1
+            while size != len(found):
+                size = len(found)
+                found.update(name for name in component if name not in found and holds(self.rules[name], found))
+        return found
+
+    def _derives_empty(self, expr: ir.Expr, rules: set[str]) -> bool:
         match expr:
             case ir.Literal():
                 return not expr.data
@@ -310,7 +338,7 @@ class _Facts:
             case _:
                 return False
 
-    def _derives(self, expr: ir.Expr, rules: frozenset[str]) -> bool:
+    def _derives(self, expr: ir.Expr, rules: set[str]) -> bool:
         """Exact for all but containers, where it may say yes too early; those are judged again when lowered."""
         match expr:
             case ir.Lang():
@@ -336,7 +364,7 @@ class _Facts:
             case _:
                 return True
 
-    def _object_derives(self, body: ir.Object, rules: frozenset[str]) -> bool:
+    def _object_derives(self, body: ir.Object, rules: set[str]) -> bool:
         def stands(value: ir.Expr) -> ir.Expr:
             return ir.EMPTY if self._derives(value, rules) else ir.NOTHING
 
@@ -345,7 +373,7 @@ class _Facts:
         shape = ir.Object(members, free, body.minimum, body.maximum, body.clauses, body.order)
         return self._shape_is_productive(shape)
 
-    def _array_derives(self, body: ir.Array, rules: frozenset[str]) -> bool:
+    def _array_derives(self, body: ir.Array, rules: set[str]) -> bool:
         def stands(value: ir.Expr) -> ir.Expr:
             return ir.EMPTY if self._derives(value, rules) else ir.NOTHING
 
@@ -363,44 +391,18 @@ class _Facts:
 
     # Recursion -------------------------------------------------------------------------------------------------------
 
-    def closure(self, name: str) -> frozenset[tuple[str, ir.Expr]]:
-        """All rules that a rule reaches, with their bodies: equal closures are equal rules."""
-        if name not in self._closures:
-            self._closures[name] = frozenset((n, self.rules[n]) for n in self._reachable(name) | {name})
-        return self._closures[name]
-
-    def _reachable(self, name: str) -> set[str]:
-        seen: set[str] = set()
-        stack = list(self._refs[name])
-        while stack:
-            here = stack.pop()
-            if here not in seen:
-                seen.add(here)
-                stack.extend(self._refs[here])
-        return seen
-
-    def recursive(self) -> frozenset[str]:
-        """Rules that reach themselves."""
-        return frozenset(name for name in self.rules if name in self._reachable(name))
-
     def _refuse_left_recursion(self) -> None:
         firsts = {name: frozenset(self._firsts(body)) for name, body in self.rules.items()}
-        for name in self.rules:
-            seen: set[str] = set()
-            stack = list(firsts[name])
-            while stack:
-                here = stack.pop()
-                if here == name:
-                    raise GrammarRefused(
-                        expected="a rule that reads something before it refers to itself",
-                        got=name,
-                        at=name,
-                        hint="A left-recursive or self-referring rule describes no text to begin with.",
-                        code="grammar_left_recursive",
-                    )
-                if here not in seen:
-                    seen.add(here)
-                    stack.extend(firsts[here])
+        for component in components(firsts):
+            name = component[0]
+            if len(component) > 1 or name in firsts[name]:
+                raise GrammarRefused(
+                    expected="a rule that reads something before it refers to itself",
+                    got=name,
+                    at=name,
+                    hint="A left-recursive or self-referring rule describes no text to begin with.",
+                    code="grammar_left_recursive",
+                )
 
     def _firsts(self, expr: ir.Expr) -> Iterator[str]:
         """Rules that an expression may call before it has read anything."""
@@ -423,29 +425,3 @@ class _Facts:
                     yield from self._firsts(expr.separator)
             case _:
                 pass
-
-
-def _refs(expr: ir.Expr) -> Iterator[str]:
-    match expr:
-        case ir.Ref():
-            yield expr.rule
-        case ir.Seq() | ir.Alt():
-            for item in expr.items:
-                yield from _refs(item)
-        case ir.Tagged():
-            yield from _refs(expr.item)
-        case ir.Repeat():
-            yield from _refs(expr.item)
-            if expr.separator is not None:
-                yield from _refs(expr.separator)
-        case ir.Object():
-            for value in (*(m.value for m in expr.members), *(f.value for f in expr.free)):
-                yield from _refs(value)
-        case ir.Array():
-            parts = [*expr.prefix, *(expr.unique or ()), *([expr.items] if expr.items is not None else [])]
-            if expr.contains is not None:
-                parts += [expr.contains.match, expr.contains.other]
-            for part in parts:
-                yield from _refs(part)
-        case _:
-            pass
