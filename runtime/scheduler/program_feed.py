@@ -34,7 +34,7 @@ class ProgramFeed:
         self._program_of[request.request_id] = program.program_id
         if self._tree.reader_depth(program.program_id) < RESIDENT_SHARE * program.held_tokens:
             program.is_admitted = False  # it comes back to nothing: it asks for room again, ahead of the new ones
-        self.table.queue(program.program_id, request.request_id, now)
+        self.table.queue(program.program_id, request.request_id, now, len(request.tokens))
 
     def stepped(self, plan: StepPlan, seconds: float) -> None:
         """After a step, before `Scheduler.commit`; the clock has moved on by `seconds`."""

@@ -81,6 +81,7 @@ class Turn:
     queued_at_s: float
     inherited: float
     """Service on the longest path of calls that led here (the scalar of ATLAS)."""
+    prompt_tokens: int = 0
     waited_s: float = 0.0
     served_s: float = 0.0
     service: float = 0.0
@@ -170,13 +171,13 @@ class ProgramTable:
         self._programs[program.program_id] = program
         return program
 
-    def queue(self, program_id: str, request_id: int, now_s: float) -> None:
+    def queue(self, program_id: str, request_id: int, now_s: float, prompt_tokens: int = 0) -> None:
         """A turn is submitted. It ends the program's gap."""
         program = self._programs[program_id]
         if program.gap is not None:
             self.estimator.end(program_id, now_s)
             program.gap = None
-        program.turns[request_id] = Turn(request_id, now_s, program.critical)
+        program.turns[request_id] = Turn(request_id, now_s, program.critical, prompt_tokens)
         if not program.state.is_running:
             program.state = State.QUEUED if program.num_turns == 0 else State.RETURNED
         program.num_turns += 1

@@ -21,10 +21,15 @@ from ramet.runtime.scheduler.policies.las import atlas, las
 from ramet.runtime.scheduler.policies.longest_prefix import LongestPrefixFirst
 from ramet.runtime.scheduler.policies.program_fcfs import program_fcfs
 from ramet.runtime.scheduler.program_feed import ProgramFeed
-from ramet.runtime.scheduler.programs import ProgramTable
+from ramet.runtime.scheduler.programs import Gap, Program, ProgramTable
 from ramet.runtime.scheduler.retention import RetentionOrder
 from ramet.runtime.scheduler.scheduler import Scheduler
 from ramet.runtime.scheduler.working_set import ProgramAdmission, WorkingSetConfig
+from ramet.runtime.simulate.baselines.min_waste import MinWaste
+from ramet.runtime.simulate.baselines.oracle import FarthestNextUse
+from ramet.runtime.simulate.baselines.pause import PausedPrograms
+from ramet.runtime.simulate.baselines.session_reference import SessionReferences
+from ramet.runtime.simulate.baselines.ttl import SeenDurations, TimeToLive
 from ramet.runtime.simulate.cost import CostModel
 from ramet.runtime.simulate.executor import SimulatedExecutor
 from ramet.runtime.simulate.runner import ManualClock, Runner
@@ -69,8 +74,8 @@ class Parts:
     def step_tokens(self) -> int:
         return self.config.chunk_tokens + self.config.max_running * self.config.num_drafts
 
-    def missing(self, program_id: str) -> float:
-        return 0.0
+    returns_at: dict[str, float] = field(default_factory=dict)
+    """Program -> when its gap ends: for the oracle alone."""
 
 
 @dataclass(slots=True)
@@ -93,12 +98,43 @@ def _lru(order: Callable[[Parts], Order]) -> Builder:
 def _ours(*, order: Callable[[Parts], Order] | None = None, retention: bool = True, admission: bool = True) -> Builder:
     def build(parts: Parts) -> Built:
         return Built(
-            order(parts) if order else gittins(parts.table),
+            order(parts) if order else gittins(parts.table, by_admission=admission),
             parts.working_set() if admission else parts.page_admission(),
             parts.retention if retention else LeastRecentlyUsed(),
         )
 
     return build
+
+
+def _session_reference(parts: Parts) -> Built:
+    return Built(FirstComeFirstServed(), parts.page_admission(), SessionReferences())
+
+
+def _min_waste(parts: Parts) -> Built:
+    return Built(program_fcfs(parts.table), parts.page_admission(), MinWaste(parts.table, parts.config.cost.rebuild_s))
+
+
+def _ttl(parts: Parts) -> Built:
+    seen = parts.table.estimator = SeenDurations()
+
+    def hold_s(program: Program, gap: Gap) -> float:
+        return seen.hold_s(gap.key, parts.retention.saved_s(program))
+
+    return Built(program_fcfs(parts.table), parts.page_admission(), TimeToLive(parts.table, hold_s))
+
+
+def _ttl_fixed(parts: Parts) -> Built:
+    return Built(program_fcfs(parts.table), parts.page_admission(), TimeToLive(parts.table, lambda program, gap: 2.0))
+
+
+def _pause(parts: Parts) -> Built:
+    admission = PausedPrograms(parts.page_admission(), parts.table)
+    order = program_fcfs(parts.table, by_admission=True)  # who is paused stands behind who is not
+    return Built(order, admission, LeastRecentlyUsed(), admission.before_step)
+
+
+def _oracle(parts: Parts) -> Built:
+    return Built(gittins(parts.table), parts.working_set(), FarthestNextUse(parts.returns_at))
 
 
 POLICIES: dict[str, Builder] = {
@@ -107,12 +143,31 @@ POLICIES: dict[str, Builder] = {
     "las": _lru(lambda parts: las(parts.table)),
     "atlas": _lru(lambda parts: atlas(parts.table)),
     "program-fcfs": _lru(lambda parts: program_fcfs(parts.table)),
+    "session-reference": _session_reference,
+    "min-waste": _min_waste,
+    "ttl": _ttl,
+    "ttl-2s": _ttl_fixed,
+    "pause": _pause,
     "gittins": _ours(),
+    "oracle": _oracle,
     "gittins-no-retention": _ours(retention=False),
     "gittins-no-admission": _ours(admission=False),
-    "gittins-no-order": _ours(order=lambda parts: FirstComeFirstServed()),
+    "gittins-no-order": _ours(order=lambda parts: program_fcfs(parts.table, by_admission=True)),
 }
 """Name -> how it is built."""
+BASELINES = {
+    "B0": "fcfs",
+    "B1": "lpm",
+    "B2": "session-reference",
+    "B3": "las",
+    "B4": "min-waste",
+    "B5a": "ttl",
+    "B5b": "ttl-2s",
+    "B6": "pause",
+    "B7": "gittins",
+    "B8": "oracle",
+}
+"""The report's rows. B2 and B4 to B6 are rules of published systems, as far as they are published."""
 
 
 def build_runner(policy: str, config: MachineConfig) -> Runner:
@@ -128,4 +183,4 @@ def build_runner(policy: str, config: MachineConfig) -> Runner:
     working_set = built.admission if isinstance(built.admission, ProgramAdmission) else None
     feed = ProgramFeed(parts.table, tree, parts.clock, working_set)
     executor = SimulatedExecutor(config.cost, num_drafts=config.num_drafts)
-    return Runner(scheduler, executor, parts.clock, feed, before_step=built.before_step)
+    return Runner(scheduler, executor, parts.clock, feed, before_step=built.before_step, returns_at=parts.returns_at)

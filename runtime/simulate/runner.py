@@ -104,9 +104,11 @@ class Runner:
         feed: ProgramFeed,
         *,
         before_step: Callable[[float], None] | None = None,
+        returns_at: dict[str, float] | None = None,
     ) -> None:
         self._scheduler, self._executor, self._clock, self._feed = scheduler, executor, clock, feed
         self._before_step = before_step
+        self._returns_at = {} if returns_at is None else returns_at
         self._events: list[tuple[float, int, _Live]] = []
         self._serial, self._ids, self._requests = itertools.count(), itertools.count(1 << 20), itertools.count()
         self._next_id = 0
@@ -232,6 +234,9 @@ class Runner:
         self.replay.turns.append(self._record(live, ended, now))
         live.cursor, live.place = ended.cursor, live.place + 1
         is_last = live.place == len(session.turns) or turn.gap is None or ended.ending.failed is not None
+        self._returns_at.pop(session.name, None)
+        if turn.gap is not None and not is_last:
+            self._returns_at[session.name] = now + turn.gap.duration_s
         gap = None if is_last or turn.gap is None else (turn.gap.kind, turn.gap.key, turn.gap.expected_s)
         self._feed.ended(ended, gap)
         if turn.gap is not None and not is_last:

@@ -18,7 +18,9 @@ Missing = Callable[[Program], float]
 """Service that a program needs before it can go on, because its KV is gone; 0 where it is resident."""
 
 
-def gittins(table: ProgramTable, missing: Missing | None = None, *, fair: bool = True) -> ProgramOrder:
+def gittins(
+    table: ProgramTable, missing: Missing | None = None, *, fair: bool = True, by_admission: bool = True
+) -> ProgramOrder:
     def index(program: Program, turn: Turn, now_s: float) -> tuple[float, ...]:
         attained = turn.inherited + turn.service if len(program.turns) > 1 else program.attained
         rebuild = missing(program) if missing is not None and not turn.is_running else 0.0
@@ -28,7 +30,7 @@ def gittins(table: ProgramTable, missing: Missing | None = None, *, fair: bool =
             return (1.0, float(level))
         return (0.0, -known * program.weight)
 
-    return ProgramOrder(table, _comparable(index), _behind(table) if fair else never)
+    return ProgramOrder(table, _comparable(index), _behind(table) if fair else never, by_admission=by_admission)
 
 
 def _comparable(index: Index) -> Index:

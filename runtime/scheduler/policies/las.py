@@ -20,7 +20,7 @@ def las(table: ProgramTable, *, beta: float = BETA, first_bound_s: float = FIRST
     def index(program: Program, turn: Turn, now_s: float) -> tuple[float, ...]:
         return (_level(program.finished_s + turn.served_s, first_bound_s, program.weight), turn.queued_at_s)
 
-    return ProgramOrder(table, index, waited_long(beta))
+    return ProgramOrder(table, index, waited_long(beta), by_admission=False)
 
 
 def atlas(table: ProgramTable, *, beta: float = BETA, first_bound_s: float = FIRST_BOUND_S) -> ProgramOrder:
@@ -29,7 +29,7 @@ def atlas(table: ProgramTable, *, beta: float = BETA, first_bound_s: float = FIR
         _level((turn.inherited + turn.service) / per_second, first_bound_s, program.weight),
         turn.queued_at_s,
     )
-    return ProgramOrder(table, index, waited_long(beta))
+    return ProgramOrder(table, index, waited_long(beta), by_admission=False)
 
 
 def waited_long(beta: float) -> Starving:

@@ -4,8 +4,8 @@ from ramet.runtime.scheduler.policies.programs import ProgramOrder, never
 from ramet.runtime.scheduler.programs import Program, ProgramTable, Turn
 
 
-def program_fcfs(table: ProgramTable) -> ProgramOrder:
-    return ProgramOrder(table, _arrival, never)
+def program_fcfs(table: ProgramTable, *, by_admission: bool = False) -> ProgramOrder:
+    return ProgramOrder(table, _arrival, never, by_admission=by_admission)
 
 
 def _arrival(program: Program, turn: Turn, now_s: float) -> tuple[float, ...]:

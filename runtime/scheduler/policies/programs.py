@@ -26,17 +26,31 @@ class ProgramOrder:
 
     reads_cache: ClassVar[bool] = False
 
-    def __init__(self, table: ProgramTable, index: Index, is_starving: Starving, *, refresh_s: float = 0.25) -> None:
+    def __init__(
+        self,
+        table: ProgramTable,
+        index: Index,
+        is_starving: Starving,
+        *,
+        by_admission: bool = True,
+        refresh_s: float = 0.25,
+    ) -> None:
+        """`by_admission`  programs that were let in go first; False where nothing lets programs in"""
         self._table, self._index, self._is_starving = table, index, is_starving
-        self.refresh_s = refresh_s
+        self._by_admission, self.refresh_s = by_admission, refresh_s
 
     def rank(self, seq: Sequence, now_s: float) -> tuple[float, ...]:
         program = self._table.find(seq.program_id)
         turn = program.turns.get(seq.id) if program is not None else None
         if program is None or turn is None:
             return (2.0, 1.0, seq.arrived_s, seq.arrival)  # a plain request: as a new program
-        tier = 0.0 if program.is_admitted else 1.0 if program.num_turns > 1 else 2.0
+        tier = self._tier(program)
         if self._is_starving(program, turn, now_s):
             return (tier, 0.0, program.arrived_s, seq.arrival)
         index = self._index(program, turn, now_s)
         return (tier, 1.0, *index, not seq.is_running, program.arrived_s, seq.arrival)
+
+    def _tier(self, program: Program) -> float:
+        if program.is_admitted or not self._by_admission:
+            return 0.0
+        return 1.0 if program.num_turns > 1 else 2.0
