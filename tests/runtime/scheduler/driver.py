@@ -1,6 +1,7 @@
 """Drives a scheduler step by step over a scripted memory, and says what an undisturbed run would have written."""
 
 import itertools
+import random
 from collections import defaultdict
 
 from ramet.radix.check import check as check_tree
@@ -21,17 +22,51 @@ TABLE = TokenTable(pieces=ByteTokenizer().all_token_bytes, special_ids=ByteToken
 GREEDY = Sampling(temperature=0)
 
 
+class Proposing:
+    """Around an executor: proposes drafts, some of them right, as a grammar or a drafter would."""
+
+    def __init__(self, inner, model: ScriptedModel, seed: int) -> None:
+        self._inner, self._model, self._random = inner, model, random.Random(seed)
+        self._tokens: dict[int, list[int]] = {}
+        self._prompts: dict[int, int] = {}
+
+    def execute(self, plan):
+        for start in plan.starts:
+            self._tokens[start.sequence_id] = [*start.prompt_tokens, *start.output_tokens]
+            self._prompts[start.sequence_id] = len(start.prompt_tokens)
+        result = self._inner.execute(plan)
+        return result._replace(rows=[self._propose(row) for row in result.rows])
+
+    def _propose(self, row):
+        if not row.tokens or self._random.random() < 0.3:
+            return row
+        tokens = self._tokens[row.sequence_id]
+        tokens.extend(row.tokens)
+        drafts: list[int] = []
+        for _ in range(self._random.randint(1, 4)):
+            logits = self._model.logits(Prefix(as_tokens(tokens + drafts), self._prompts[row.sequence_id], 0))
+            drafts.append(int(logits.argmax()) if self._random.random() < 0.8 else ord("?"))
+        return row._replace(forced=drafts)
+
+
 class Driver:
     """An engine, one step at a time, that proves after each step that no page is lost."""
 
-    def __init__(self, model: ScriptedModel | None = None, *, checks: bool = True, **settings: object) -> None:
+    def __init__(
+        self,
+        model: ScriptedModel | None = None,
+        *,
+        checks: bool = True,
+        proposes: int | None = None,
+        **settings: object,
+    ) -> None:
         self.model = model or ScriptedModel.seeded()
         self.clock = ManualClock()
         self.recorder: RecordingExecutor
 
         def wrap(executor):
             self.recorder = RecordingExecutor(executor)
-            return self.recorder
+            return self.recorder if proposes is None else Proposing(self.recorder, self.model, proposes)
 
         self.engine: Engine = scripted_engine(self.model, clock=self.clock, wrap=wrap, **settings)
         self.scheduler = self.engine.scheduler

@@ -103,6 +103,7 @@ def test_nothing_is_lost_and_everybody_writes_what_they_would_have_written_alone
         max_running=chooser.choice([2, 5, 64]),
         order=chooser.choice(["fcfs", "lpm"]),
         cache=chooser.random() < 0.9,
+        proposes=seed if chooser.random() < 0.5 else None,
     )
     for _ in range(250):
         world.act()
