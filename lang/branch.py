@@ -1,10 +1,10 @@
 """The program's side of a branch: takes what is said to it, keeps the log, and hands the work to its lane.
 
-Everything here returns at once, from any thread; what must be waited for comes back as a Future. `State` and `AsyncState`
-are two faces of this. Knows ir, transcript and lane; no asyncio, no engine.
+Everything here returns at once, from any thread; what must be waited for comes back as a Future. `State` and
+`AsyncState` are two faces of this. Knows ir, transcript and lane; no asyncio, no engine.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
@@ -172,6 +172,7 @@ class Branch:
     def _add(self, slot: Slot) -> None:
         self.transcript.append(slot)
         self.turns.append(slot)
+        self.run.said()
 
     def _begin(self, role: str, extra: tuple[tuple[str, object], ...]) -> None:
         open_turn = self.transcript.chunk.turn
@@ -202,30 +203,43 @@ class Branch:
         entries = self.transcript.entries(since=begin)
         slot = Slot(name, f"var_scope({name!r})", caller())
         self.transcript.bind(slot)
+        self.run.said()
         self.lane.launch(slot, lambda: _fill_scope(slot, entries))
 
     def set(self, name: str, value: object) -> None:
         """`s[name] = value`: binds a variable, says nothing."""
         self.transcript.bind(filled(name, value))
+        self.run.said()
 
     # Asking
 
     def slot(self, name: str) -> Slot:
         found = self.transcript.find(name)
         if found is None:
-            known = sorted(self.transcript.names())
-            raise UnknownVariable(
-                expected=f"one of {known}" if known else "a variable (there is none yet)",
-                got=name,
-                at=f"s[{name!r}]",
-                hint=f'Say it first: s += gen("{name}").',
-            )
+            raise self.unknown(name)
         return found
+
+    def unknown(self, name: str) -> UnknownVariable:
+        known = sorted(self.transcript.names())
+        return UnknownVariable(
+            expected=f"one of {known}" if known else "a variable (there is none yet)",
+            got=name,
+            at=f"s[{name!r}]",
+            hint=f'Say it first: s += gen("{name}").',
+        )
+
+    def slot_later(self, name: str) -> "Future[Slot]":
+        """The same, for one who looks from outside at a program that still runs: it may be said yet."""
+        if self.transcript.find(name) is None and self.run.outside():
+            return self.run.when_said(self, name)
+        return _done(self.slot(name))
 
     def text(self) -> "Future[str]":
         """The whole text, as the model sees it."""
         if self.last_text is not None:
             return _done(self.last_text)
+        if self.run.outside():
+            return _then(self.run.body, self.text)
         if self.run.tracing:
             return _done(written(self.transcript.entries()))
         return self.lane.submit(self.lane.text, "text()", caller())
@@ -235,6 +249,10 @@ class Branch:
 
     def sync(self) -> "Future[None]":
         """Done when everything said so far is."""
+        return _then(self.run.body, self.drained) if self.run.outside() else self.drained()
+
+    def drained(self) -> "Future[None]":
+        """Done when the lane has done what it was given, whoever asks."""
         if self.lane.closed:
             return _done(None) if self.lane.error is None else _failed(self.lane.error)
         return self.lane.submit(self.lane.nothing, "sync()", caller())
@@ -377,6 +395,21 @@ def _unnamed(slot: Slot) -> Slot:
     copy = filled(None, slot.text.result())
     copy.tokens = slot.tokens
     return copy
+
+
+def _then(first: "Future[None]", make: "Callable[[], Future[T]]") -> "Future[T]":
+    """What `make` gives once `first` is done."""
+    outcome: Future[T] = Future()
+
+    def pass_on(done: "Future[T]") -> None:
+        error = done.exception()
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(done.result())
+
+    first.add_done_callback(lambda _: make().add_done_callback(pass_on))
+    return outcome
 
 
 def _done(value: T) -> "Future[T]":

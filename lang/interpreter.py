@@ -63,6 +63,8 @@ class Lane:
         """The branch's whole text, once somebody watches."""
         self.watched = run.streaming
         self._reported = ""
+        self._unreported = False
+        """Literals came since the last report, and somebody watches."""
         self._queue: deque[_Item] = deque()
         self._lock = threading.Lock()
         self._awake = False
@@ -119,9 +121,12 @@ class Lane:
         if self.error is None:
             self._busy = True
             try:
+                if self._unreported and item.future is not None:
+                    await self._report()
                 result = item.work()
                 value = await result if result is not None else None
-                if self.watched and item.future is None and not self._queue:
+                self._unreported = self.watched and item.future is None
+                if self._unreported and not self._queue:
                     await self._report()
             except (Exception, asyncio.CancelledError) as error:
                 self._fail_from(error, item)
@@ -401,7 +406,7 @@ class Lane:
         client, handle = await self._ready()
         text = await client.text(handle)
         common = len(self._reported) if text.startswith(self._reported) else _common(text, self._reported)
-        self._reported = text
+        self._reported, self._unreported = text, False
         self.stream.append(text[common:])
 
     async def close(self) -> None:

@@ -53,16 +53,23 @@ PROGRAMS = LoopThread()
 
 def wait(future: Future[T]) -> T:
     """Block until it is there. A thread other than the loop's only."""
-    if PROGRAMS.inside() and not future.done():
+    if not future.done():
+        refuse_to_block()
+    return future.result()
+
+
+def refuse_to_block() -> None:
+    """An error in the loop's own thread, where waiting would stop everything, the awaited thing too."""
+    if PROGRAMS.inside():
         raise BadRequest(
             expected="a waiting call outside the event loop",
             got="one inside it",
             at="state",
             hint="In async tools and async programs use the async form: await prog.arun(...), await s['x'].",
         )
-    return future.result()
 
 
 async def wait_async(future: Future[T]) -> T:
     """Await it from any loop. When the waiter is cancelled the work is not: whoever owns the work decides that."""
-    return await asyncio.shield(asyncio.wrap_future(future))
+    waiting: asyncio.Future[T] = asyncio.wrap_future(future)
+    return await asyncio.shield(waiting)

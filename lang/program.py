@@ -7,6 +7,8 @@ run is, `run.py` knows.
 import asyncio
 import functools
 import inspect
+import logging
+import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -18,7 +20,7 @@ from ramet.lang.backends.base import as_backend
 from ramet.lang.batch import run_batch
 from ramet.lang.defaults import get_default_backend
 from ramet.lang.hints import workload
-from ramet.lang.loop import wait_async
+from ramet.lang.loop import refuse_to_block, wait_async
 from ramet.lang.options import SAMPLING_NAMES, check_options
 from ramet.lang.run import CURRENT, Run, RunSettings, TracingRun
 from ramet.lang.state import AsyncState, Face, State
@@ -28,6 +30,7 @@ from ramet.runtime.types import ProgramSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
+log = logging.getLogger("ramet.lang")
 _ALIASES = {"max_new_tokens": "max_tokens"}
 _PROGRAM_NAMES = frozenset({"program_id", "tenant", "salt", "priority", "deadline"})
 _RUN_NAMES = frozenset({"backend", "stream", "timeout", "use_thread"})
@@ -84,6 +87,7 @@ class Program(Generic[P, R]):
         deadline, tenant, salt, program_id, and sampling options as defaults of every gen. An exception in the body or
         on its branch is raised here; whatever still runs is cancelled.
         """
+        refuse_to_block()
         call = self._prepare(args, kwargs)
         run = Run(call.settings)
         state = State(run.root)
@@ -104,7 +108,9 @@ class Program(Generic[P, R]):
             self._raise_unseen(state)
         except BaseException as error:
             run.abandon(error)
+            run.body_ended(error)
             raise
+        run.body_ended()
         return state
 
     def _body(self, state: State, call: Prepared) -> Any:
@@ -118,7 +124,7 @@ class Program(Generic[P, R]):
         try:
             self.run_body(state, call)
         except BaseException as error:
-            state.branch.run.error = state.branch.run.error or error
+            log.debug("program %s failed while it was streamed: %r", self.name, error)
 
     def _raise_unseen(self, state: Face) -> None:
         error = state.branch.run.unseen_error()
@@ -271,7 +277,7 @@ class Program(Generic[P, R]):
         """A sub-program inherits tenant, salt and priority."""
         inherited = parent.settings.program if parent is not None else ProgramSpec()
         return ProgramSpec(
-            program_id=options.get("program_id"),
+            program_id=options.get("program_id") or f"{self.name}-{secrets.token_hex(6)}",  # ours: children name it
             tenant=options.get("tenant", inherited.tenant),
             salt=options.get("salt", inherited.salt),
             priority=options.get("priority", inherited.priority),

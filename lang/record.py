@@ -1,4 +1,7 @@
-"""What stays of a run in a file: text, variables, messages, return value. As JSON, so typed values come back as plain ones."""
+"""What stays of a run in a file: text, variables, messages, return value.
+
+As JSON, so typed values come back as plain ones.
+"""
 
 from typing import Any
 

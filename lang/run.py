@@ -64,7 +64,7 @@ class Run:
         self.name, self.defaults, self.streaming = settings.name, settings.defaults, settings.streaming
         self.parent = CURRENT.get()
         self.client: EngineClient | None = None
-        self.program_id: str | None = None
+        self.program_id: str | None = settings.program.program_id
         self.branches: list[Branch] = []
         self.children: list[Run] = []
         self.faces: weakref.WeakSet[HasBranch] = weakref.WeakSet()
@@ -72,6 +72,9 @@ class Run:
         self.error: BaseException | None = None
         self.seen: set[int] = set()
         """Branches (by id) whose error was raised or asked for."""
+        self.body: Future[None] = Future()
+        """Done when the program's function has returned or failed, and the run has ended."""
+        self._awaited: list[tuple[Branch, str, Future[Slot]]] = []
         self._ending: Future[None] | None = None
         self._lock = threading.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -101,11 +104,45 @@ class Run:
         self.program_id = handle.program_id
         return handle
 
+    # Watching from outside
+
+    def outside(self) -> bool:
+        """Does the caller look at a program whose function still runs elsewhere?"""
+        return self.streaming and not self.body.done() and CURRENT.get() is not self
+
+    def when_said(self, branch: Branch, name: str) -> "Future[Slot]":
+        """The slot of a name, as soon as the program has said it."""
+        future: Future[Slot] = Future()
+        with self._lock:
+            self._awaited.append((branch, name, future))
+        self.said()
+        return future
+
+    def said(self) -> None:
+        """A branch has a new name: tell those who wait for it."""
+        with self._lock:
+            found = [(item, slot) for item in self._awaited if (slot := item[0].transcript.find(item[1])) is not None]
+            for item, _ in found:
+                self._awaited.remove(item)
+        for (_, _, future), slot in found:
+            future.set_result(slot)
+
+    def body_ended(self, error: BaseException | None = None) -> None:
+        """Names that were never said are errors now."""
+        self.error = self.error or error
+        if not self.body.done():
+            self.body.set_result(None)
+        with self._lock:
+            awaited, self._awaited = self._awaited, []
+        for branch, name, future in awaited:
+            future.set_exception(self.error or branch.unknown(name))
+
     # Ending
 
     def end(self, error: BaseException | None = None) -> "Future[None]":
         """Wait for everything said (or cancel it, where there is an error), then close. Idempotent."""
         with self._lock:
+            self.error = self.error or error  # before anything is cancelled: whoever sees that asks why
             if self._ending is None:
                 self._ending = PROGRAMS.start(self._end(error))
         if error is not None:
@@ -125,7 +162,6 @@ class Run:
             branch.cancel_early()
 
     async def _end(self, error: BaseException | None) -> None:
-        self.error = error
         try:
             if error is not None:
                 self._cancel_lanes(error)
@@ -145,7 +181,7 @@ class Run:
         while seen < len(self.branches):
             waiting = self.branches[seen:]
             seen = len(self.branches)
-            ends = [branch.sync() for branch in waiting]
+            ends = [branch.drained() for branch in waiting]
             await asyncio.gather(*map(wait_async, ends), return_exceptions=True)
 
     async def _keep_texts(self) -> None:
@@ -157,12 +193,14 @@ class Run:
         return [face.branch for face in list(self.faces)]
 
     async def _close(self) -> None:
-        for branch in self.branches:
-            branch.lane.stream.close(branch.lane.error)
-            branch.lane.closed = True
         root = self.root.lane.handle
-        if self.client is not None and root is not None:
-            await self.client.close(root, program=True)
+        try:
+            if self.client is not None and root is not None:
+                await self.client.close(root, program=True)
+        finally:
+            for branch in self.branches:
+                branch.lane.closed = True
+                branch.lane.stream.close(branch.lane.error)
 
     def close_branch(self, branch: Branch, error: RametError | None = None) -> "Future[None]":
         """End one branch: cancel it where there is an error, wait for it, keep its text, free it."""
@@ -176,7 +214,7 @@ class Run:
         if error is not None:
             branch.lane.cancel(error)
             self.seen.add(id(branch))
-        await asyncio.gather(wait_async(branch.sync()), return_exceptions=True)
+        await asyncio.gather(wait_async(branch.drained()), return_exceptions=True)
         if branch in self._asked() and branch.lane.error is None and self.client is not None:
             branch.last_text = await branch.lane.text()
         await branch.lane.close()

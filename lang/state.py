@@ -133,7 +133,7 @@ class Face:
 
     @property
     def program_id(self) -> str | None:
-        """As the engine knows it; None until it is open."""
+        """As the engine knows it; None in a trace."""
         return self.branch.run.program_id
 
     def tree(self) -> str:
@@ -141,13 +141,15 @@ class Face:
         return show_tree(self.branch)
 
     def __repr__(self) -> str:
-        run = self.branch.run
-        return f"<{type(self).__name__} of {run.name}: {len(self.branch.turns)} turns, variables {sorted(self.branch.transcript.names())}>"
+        name, turns = self.branch.run.name, len(self.branch.turns)
+        return f"<{type(self).__name__} of {name}: {turns} turns, variables {sorted(self.branch.transcript.names())}>"
 
     async def text_async_iter(self, name: str | None = None, return_meta_data: bool = False) -> AsyncIterator[Any]:
         """Text as it comes, of one variable or of the whole branch; with `return_meta_data`, (text, meta) pairs."""
-        slot = self.branch.slot(name) if name is not None else None
-        if slot is not None:
+        slot: Slot | None = None
+        if name is not None:
+            slot = await wait_async(self.branch.slot_later(name))  # type: ignore[arg-type]
+            assert slot is not None
             pieces = slot.stream.follow_async()
         else:
             if (rest := self._rest()) is not None:
@@ -225,7 +227,10 @@ class State(Face):
 
     def __getitem__(self, name: str) -> Any:
         """The value of a variable; waits until it is there."""
-        return self._wait(self.branch.slot(name).value)
+        return self._wait(self._slot(name).value)
+
+    def _slot(self, name: str) -> Slot:
+        return self._wait(self.branch.slot_later(name))
 
     def get_var(self, name: str) -> Any:
         return self[name]
@@ -262,7 +267,7 @@ class State(Face):
 
     def get_meta_info(self, name: str) -> dict[str, Any]:
         """How a variable was made: finish reason, tokens, logprobs; waits."""
-        slot = self.branch.slot(name)
+        slot = self._slot(name)
         self._wait(slot.value)
         return meta_info(slot)
 
@@ -271,11 +276,7 @@ class State(Face):
         if name is None and (rest := self._rest()) is not None:
             yield self._wait(rest)
             return
-        follow = (
-            self.branch.slot(name).stream.follow()
-            if name is not None
-            else self.branch.lane.stream.follow(self._watch())
-        )
+        follow = self._slot(name).stream.follow() if name is not None else self.branch.lane.stream.follow(self._watch())
         with self._meets_errors():
             yield from follow
 

@@ -54,7 +54,7 @@ def show_tree(of: "HasBranch | Branch") -> str:
 
     of: a state (its branch and all below), or a branch.
     """
-    branch: Branch = getattr(of, "branch", of)
+    branch: Branch = getattr(of, "branch", of)  # type: ignore[arg-type]
     usage = branch.usage
     title = branch.run.name if branch.parent is None else "branch"
     return "\n".join([f"{title}  {_total(usage)}", *_draw(branch, "")])
