@@ -1,19 +1,24 @@
 """The ggml tensor types: how many bytes a block has, and what numbers are in it. Knows no file and no model.
 
 A quantised row is a run of blocks, each with its scales and `block_size` small integers. `dequantize` is vectorised
-over blocks and works in chunks that stay in the cache, so that the float32 in between is never written to memory.
+over blocks and works in chunks that stay in the cache, so that the float32 in between is never written to memory. The
+chunks are dealt to threads of our own: torch's own would meet at a barrier after each of ten small operations, which on
+a busy machine costs a hundred times the work (docs/LOG.md).
 Layouts: ggml's `ggml-common.h` and `ggml-quants.c`; the `gguf` package's numpy version is the oracle in our tests.
 """
 
+import functools
 import math
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-_CHUNK = 1 << 19
-"""Weights per chunk: two megabytes of float32."""
+_CHUNK = 1 << 15
+"""Weights per chunk: 128 KB of float32, and no more than what torch computes on one thread."""
 
 
 class GgmlType(NamedTuple):
@@ -55,8 +60,22 @@ def dequantize(blocks: Tensor, kind: GgmlType, out: Tensor) -> None:
     """
     flat, numbers = blocks.view(-1, kind.block_bytes), out.view(-1, kind.block_size)
     expand, step = _EXPAND[kind.name], max(1, _CHUNK // kind.block_size)
-    for start in range(0, len(flat), step):
-        numbers[start : start + step] = expand(flat[start : start + step])
+
+    def expand_run(begin: int, end: int) -> None:
+        for start in range(begin, end, step):
+            stop = min(start + step, end)
+            numbers[start:stop] = expand(flat[start:stop])
+
+    pool, workers = _pool()
+    share = max(step, -(-len(flat) // workers))
+    for done in [pool.submit(expand_run, i, min(i + share, len(flat))) for i in range(0, len(flat), share)]:
+        done.result()
+
+
+@functools.cache
+def _pool() -> tuple[ThreadPoolExecutor, int]:
+    workers = min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return ThreadPoolExecutor(workers, thread_name_prefix="ramet-dequantize"), workers
 
 
 def _halves(blocks: Tensor, start: int, stop: int) -> Tensor:

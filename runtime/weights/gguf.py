@@ -1,8 +1,8 @@
 """A GGUF file's header: its metadata and where each tensor lies. Reads no tensor data and knows no model.
 
 The layout (GGUF specification, versions 2 and 3, little-endian): magic, version, counts, then typed key/value pairs,
-then tensor records (name, dimensions fastest first, type, offset), then the data, aligned. The file is mapped; each number
-read from it is checked against the end of the file before it is used, so a torn file ends in `WeightsCorrupt`.
+then tensor records (name, dimensions fastest first, type, offset), then the data, aligned. The file is mapped; each
+number read from it is checked against the end of the file first, so a torn file ends in `WeightsCorrupt`.
 """
 
 import mmap
