@@ -78,6 +78,8 @@ class Replay:
     policy_s: float = 0.0
     """Wall time in schedule() and commit()."""
     num_refused: int = 0
+    idle_token_s: float = 0.0
+    """KV tokens that no running turn held, times seconds."""
 
 
 class _Live:
@@ -109,6 +111,7 @@ class Runner:
         self._scheduler, self._executor, self._clock, self._feed = scheduler, executor, clock, feed
         self._before_step = before_step
         self._returns_at = {} if returns_at is None else returns_at
+        self._page_size = scheduler.cache.page_size
         self._events: list[tuple[float, int, _Live]] = []
         self._serial, self._ids, self._requests = itertools.count(), itertools.count(1 << 20), itertools.count()
         self._next_id = 0
@@ -116,6 +119,10 @@ class Runner:
         self._heads: dict[str, array[int]] = {}
         self._backlog: Iterator[Session] = iter(())
         self.replay = Replay()
+
+    def use_executor(self, executor: SimulatedExecutor) -> None:
+        """Another executor, before the run."""
+        self._executor = executor
 
     def closed_loop(self, sessions: Iterator[Session], num_live: int, until_s: float) -> Replay:
         """Always `num_live` sessions: when one ends the next begins."""
@@ -152,6 +159,7 @@ class Runner:
         self.replay.policy_s += time.perf_counter() - began
         result = self._executor.execute(plan)
         self._clock.seconds += result.compute_s
+        self.replay.idle_token_s += result.compute_s * self._scheduler.cache.num_evictable * self._page_size
         began = time.perf_counter()
         if plan.rows:
             self._feed.stepped(plan, result.compute_s)

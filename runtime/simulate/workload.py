@@ -82,3 +82,26 @@ def coding_sessions(
 def _drawn(call: ToolCall) -> Gap:
     key = ("coding", call.tool, call.command) if call.command else ("coding", call.tool)
     return Gap(call.duration_s, "tool", key)
+
+
+def starting_sessions(
+    *, seed: int, num_sessions: int = 64, within_s: float = 13.0, low: int = 1_400, high: int = 8_000
+) -> list[Session]:
+    """Sessions that begin at even sizes from `low` to `high` in random order, then grow by short turns: S7."""
+    source, calls = random.Random(seed), tool_calls(seed)
+    starts = [low + (high - low) * place // (num_sessions - 1) for place in range(num_sessions)]
+    source.shuffle(starts)
+    arrivals = sorted(source.uniform(0, within_s) for _ in starts)
+    return [
+        Session(name=f"start-{number}", turns=_growing(start, source, calls), arrived_s=arrived, workload="starting")
+        for number, (start, arrived) in enumerate(zip(starts, arrivals, strict=True))
+    ]
+
+
+def _growing(start: int, source: random.Random, calls: Iterator[ToolCall]) -> list[Turn]:
+    num_turns, tokens, turns = source.randint(8, 16), start, []
+    for place in range(num_turns):
+        kept, new = (0, start) if place == 0 else (tokens, source.randint(100, 500))
+        tokens = kept + new
+        turns.append(Turn(kept, new, source.randint(40, 120), _drawn(next(calls)) if place + 1 < num_turns else None))
+    return turns
