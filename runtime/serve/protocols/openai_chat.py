@@ -119,7 +119,8 @@ class ChatBody(GrammarFields, kw_only=True):
 
 class CompletionBody(GrammarFields, kw_only=True):
     model: str | None = None
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: str | list[Json]
+    """Text, texts, token ids, or lists of token ids."""
     suffix: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

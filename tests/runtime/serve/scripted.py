@@ -1,0 +1,70 @@
+"""A served scripted model: the real front over the real engine, with a model that says what a test wants."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+from tokenizers import AddedToken, decoders, pre_tokenizers
+from tokenizers import Tokenizer as RawTokenizer
+from tokenizers.models import BPE
+
+from ramet.runtime.chat_template import ChatTemplate
+from ramet.runtime.local_client import LocalClient
+from ramet.runtime.serve.app import create_app
+from ramet.runtime.serve.config import ServeConfig
+from ramet.runtime.serve.state import ServerState, make_context
+from ramet.runtime.telemetry.prometheus import Metrics
+from ramet.runtime.tokenizer import Tokenizer, byte_alphabet
+from ramet.testing import ByteTokenizer, Replies, scripted_client
+
+HERMES = (
+    "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>\n"
+    '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>'
+    "{% endfor %}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""A template that knows tools."""
+
+
+def byte_tokenizer() -> Tokenizer:
+    """The real Tokenizer class with the ids of ByteTokenizer."""
+    vocabulary = byte_alphabet()
+    raw = RawTokenizer(BPE(vocab=vocabulary, merges=[]))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    raw.decoder = decoders.ByteLevel()
+    specials = ByteTokenizer().all_token_bytes[256:]
+    raw.add_special_tokens([AddedToken(name.decode(), special=True, normalized=False) for name in specials])
+    return Tokenizer(raw, bos_id=256, eos_ids=[257])
+
+
+def make_app(client: LocalClient, config: ServeConfig | None = None, template: str | None = None) -> Any:
+    """The application over a client that runs in this process."""
+    config = config or ServeConfig()
+    state = ServerState(config, Metrics(), lambda: {"status": "ready"})
+    source = template or client.card.chat_template
+    context = make_context(client, client.card, byte_tokenizer(), ChatTemplate(source, eos_token="<|im_end|>"), config)
+    if template is not None:
+        from ramet.runtime.serve.tools.registry import find_format
+
+        context.tool_format = find_format(template)
+    state.set_context(context)
+    return create_app(state)
+
+
+@contextlib.asynccontextmanager
+async def served(
+    replies: Replies | None = None, *, config: ServeConfig | None = None, template: str | None = None, **engine: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server whose model replies so."""
+    client = scripted_client(replies, **engine).start()
+    try:
+        app = make_app(client, config, template)
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30) as http:
+            yield http
+    finally:
+        await asyncio.to_thread(client.stop)

@@ -1,0 +1,293 @@
+"""Every dialect over a scripted model: streamed and whole say the same, and errors speak the client's language."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from ramet.runtime.serve.config import ServeConfig
+
+sys.path.insert(0, str(Path(__file__).parent))
+from scripted import HERMES, served
+
+ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city":"Zürich",  "n": 1.50}}\n</tool_call>'
+ARGUMENTS = '{"city":"Zürich",  "n": 1.50}'
+
+
+def events(text: str) -> list[Any]:
+    """The data of an SSE body; nothing but data, event and comment lines may be there."""
+    found = []
+    for block in text.split("\n\n"):
+        lines = [line for line in block.split("\n") if line and not line.startswith(":")]
+        if not lines:
+            continue
+        assert all(line.startswith(("data: ", "event: ")) for line in lines), block
+        data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+        assert len(data) == 1, block
+        found.append(data[0] if data[0] == "[DONE]" else json.loads(data[0]))
+    return found
+
+
+async def post(http: httpx.AsyncClient, path: str, body: dict[str, Any], status: int = 200, **kwargs: Any) -> Any:
+    answer = await http.post(path, json=body, **kwargs)
+    assert answer.status_code == status, answer.text
+    return events(answer.text) if body.get("stream") and status == 200 else answer.json()
+
+
+async def test_chat_whole_and_streamed_say_the_same() -> None:
+    async with served("Grüezi 👩‍👩‍👧!") as http:
+        whole = await post(http, "/v1/chat/completions", ASK)
+        assert whole["choices"][0]["message"]["content"] == "Grüezi 👩‍👩‍👧!"
+        assert whole["choices"][0]["finish_reason"] == "stop"
+        assert whole["object"] == "chat.completion" and isinstance(whole["created"], int)
+        chunks = await post(
+            http, "/v1/chat/completions", {**ASK, "stream": True, "stream_options": {"include_usage": True}}
+        )
+    assert chunks[-1] == "[DONE]"
+    usage, body = chunks[-2], chunks[:-2]
+    assert usage["choices"] == [] and usage["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"]
+    assert usage["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    assert body[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert body[-1]["choices"][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
+    assert "".join(c["choices"][0]["delta"].get("content", "") for c in body) == "Grüezi 👩‍👩‍👧!"
+    assert all(c["object"] == "chat.completion.chunk" and c["choices"][0]["finish_reason"] is None for c in body[:-1])
+
+
+async def test_n_choices_begin_in_order() -> None:
+    async with served() as http:
+        chunks = await post(http, "/v1/chat/completions", {**ASK, "n": 3, "max_tokens": 5, "seed": 1, "stream": True})
+        assert [c["choices"][0]["index"] for c in chunks[:3]] == [0, 1, 2]
+        whole = await post(http, "/v1/chat/completions", {**ASK, "n": 3, "max_tokens": 5, "seed": 1})
+    for index in range(3):
+        mine = [c["choices"][0]["delta"].get("content", "") for c in chunks[:-1] if c["choices"][0]["index"] == index]
+        assert "".join(mine) == whole["choices"][index]["message"]["content"]
+    assert whole["usage"]["completion_tokens"] == 15
+    assert len({choice["message"]["content"] for choice in whole["choices"]}) == 3
+
+
+async def test_tool_call_streamed_equals_whole_and_repeats_no_name() -> None:
+    async with served(CALL, template=HERMES) as http:
+        whole = await post(http, "/v1/chat/completions", {**ASK, "tools": [WEATHER]})
+        chunks = await post(http, "/v1/chat/completions", {**ASK, "tools": [WEATHER], "stream": True})
+    message = whole["choices"][0]["message"]
+    assert message["content"] is None and whole["choices"][0]["finish_reason"] == "tool_calls"
+    assert message["tool_calls"][0]["function"] == {"name": "get_weather", "arguments": ARGUMENTS}
+    deltas = [
+        c["choices"][0]["delta"]["tool_calls"][0] for c in chunks[:-1] if "tool_calls" in c["choices"][0]["delta"]
+    ]
+    assert deltas[0]["type"] == "function" and deltas[0]["function"] == {"name": "get_weather", "arguments": ""}
+    assert deltas[0]["id"].startswith("call_")
+    assert all(set(d) == {"index", "function"} and set(d["function"]) == {"arguments"} for d in deltas[1:])
+    assert "".join(d["function"]["arguments"] for d in deltas) == ARGUMENTS
+    assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("arguments", [ARGUMENTS, '{"n":1.5,"city":"Zürich"}', '{"city": "Z\\u00fcrich", "n": 1.5}'])
+async def test_an_echoed_call_hits_to_the_last_token(arguments: str) -> None:
+    """Case list, rows 5 and 6: whatever the client does to the JSON, the second turn finds all that was generated."""
+    async with served(CALL, template=HERMES) as http:
+        first = await post(http, "/v1/chat/completions", {**ASK, "tools": [WEATHER]})
+        call = first["choices"][0]["message"]["tool_calls"][0]
+        call["function"]["arguments"] = arguments
+        history = [
+            *ASK["messages"],
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": "sunny"},
+        ]
+        second = await post(http, "/v1/chat/completions", {"messages": history, "tools": [WEATHER], "explain": True})
+    reusable = first["usage"]["prompt_tokens"] + first["usage"]["completion_tokens"] - 1
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= reusable - 1
+
+
+async def test_two_calls_have_their_own_ids_and_indices() -> None:
+    async with served(f"{CALL}\n{CALL}", template=HERMES) as http:
+        chunks = await post(http, "/v1/chat/completions", {**ASK, "tools": [WEATHER], "stream": True})
+    begins = [d for c in chunks[:-1] for d in c["choices"][0]["delta"].get("tool_calls", []) if "id" in d]
+    assert [d["index"] for d in begins] == [0, 1] and begins[0]["id"] != begins[1]["id"]
+
+
+async def test_anthropic_blocks_and_usage() -> None:
+    body = {
+        "max_tokens": 200,
+        "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: cch=1;"},
+            {"type": "text", "text": "Be kind."},
+        ],
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+        "tools": [{"name": "get_weather", "input_schema": WEATHER["function"]["parameters"]}],
+    }
+    async with served(f"Let me see. {CALL}", template=HERMES) as http:
+        whole = await post(http, "/v1/messages?beta=true", body)
+        streamed = await post(http, "/v1/messages", {**body, "stream": True})
+        counted = await post(http, "/v1/messages/count_tokens", {k: v for k, v in body.items() if k != "max_tokens"})
+    text, use = whole["content"]
+    assert (text["type"], text["text"].strip()) == ("text", "Let me see.")
+    assert (use["type"], use["name"], use["input"]) == ("tool_use", "get_weather", {"city": "Zürich", "n": 1.5})
+    assert whole["stop_reason"] == "tool_use" and use["id"].startswith("toolu_")
+    usage = whole["usage"]
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == counted["input_tokens"]
+    kinds = [event["type"] for event in streamed]
+    assert kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"]
+    json_text = "".join(e["delta"].get("partial_json", "") for e in streamed if e["type"] == "content_block_delta")
+    assert json_text == ARGUMENTS
+    assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 2
+
+
+async def test_a_changed_nonce_still_hits() -> None:
+    """Case list, row 8."""
+
+    def body(nonce: str) -> dict[str, Any]:
+        system = [
+            {"type": "text", "text": f"x-anthropic-billing-header: cch={nonce};"},
+            {"type": "text", "text": "Long " * 50},
+        ]
+        return {"max_tokens": 4, "system": system, "messages": [{"role": "user", "content": "Hi"}]}
+
+    async with served("ok") as http:
+        await post(http, "/v1/messages", body("a1"))
+        second = await post(http, "/v1/messages", body("b2"))
+    assert second["usage"]["cache_read_input_tokens"] > 200
+
+
+async def test_responses_events_and_continuation() -> None:
+    async with served(["One.", "Two.", "Two."]) as http:
+        streamed = await post(http, "/v1/responses", {"input": "Hi", "stream": True})
+        first = streamed[-1]["response"]
+        follow = {"input": "More", "previous_response_id": first["id"]}
+        second = await post(http, "/v1/responses", follow)
+        got = (await http.get(f"/v1/responses/{first['id']}")).json()
+        inputs = (await http.get(f"/v1/responses/{second['id']}/input_items")).json()
+        await http.delete(f"/v1/responses/{first['id']}")
+        gone = await http.get(f"/v1/responses/{first['id']}")
+        lost = await http.post("/v1/responses", json=follow)
+    kinds = [event["type"].removeprefix("response.") for event in streamed]
+    assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
+    assert kinds[-4:] == ["output_text.done", "content_part.done", "output_item.done", "completed"]
+    assert [event["sequence_number"] for event in streamed] == list(range(len(streamed)))
+    assert got == first and first["output"][0]["content"][0]["text"] == "One."
+    assert second["output"][0]["content"][0]["text"] == "Two."
+    assert second["usage"]["input_tokens_details"]["cached_tokens"] > 0
+    assert [item["role"] for item in inputs["data"]] == ["user", "assistant", "user"]
+    assert gone.status_code == 404 and lost.status_code == 404
+
+
+async def test_responses_accepts_bare_items_and_unknown_tools() -> None:
+    """Case list, row 20; Codex's items."""
+    items = [
+        {"role": "developer", "content": "Be brief."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+        {"type": "reasoning", "summary": [], "encrypted_content": "x"},
+        {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "sunny"},
+    ]
+    tools = [{"type": "web_search"}, {"type": "function", "name": "get_weather", "parameters": {}, "strict": False}]
+    body = {"input": items, "tools": tools, "store": False, "include": ["reasoning.encrypted_content"]}
+    async with served("Fine.") as http:
+        answer = await post(http, "/v1/responses", body)
+        assert answer["output"][0]["content"][0]["text"] == "Fine."
+        assert (await http.get(f"/v1/responses/{answer['id']}")).status_code == 404
+
+
+async def test_completions_lists_echo_and_logprobs() -> None:
+    async with served() as http:
+        body = {"prompt": ["ab", "cde"], "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
+        cold = await post(http, "/v1/completions", body)
+        warm = await post(http, "/v1/completions", body)
+        ids = await post(http, "/v1/completions", {**body, "prompt": [[97, 98], [99, 100, 101]]})
+    for answer in (cold, warm, ids):
+        assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+        assert [len(choice["logprobs"]["tokens"]) for choice in answer["choices"]] == [3, 4]
+        assert all(choice["logprobs"]["token_logprobs"][0] is None for choice in answer["choices"])
+        assert answer["choices"][0]["text"].startswith("ab")
+    assert cold["choices"] == warm["choices"] == ids["choices"]
+
+
+async def test_bad_requests_speak_the_dialect_and_harm_nobody() -> None:
+    async with served("ok") as http:
+        over = await post(http, "/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 9000}]}, 400)
+        assert over["error"]["code"] == "context_length_exceeded"
+        temperature = await post(http, "/v1/chat/completions", {**ASK, "temperature": -1}, 400)
+        assert temperature["error"]["param"] == "temperature"
+        anthropic = await post(http, "/v1/messages", {"messages": []}, 400)
+        assert anthropic["type"] == "error" and anthropic["error"]["type"] == "invalid_request_error"
+        assert (await http.post("/v1/chat/completions", content=b"{")).status_code == 400
+        missing = await http.get("/nowhere")
+        assert missing.status_code == 404 and missing.json()["error"]["code"] == "not_found"
+        assert (await http.get("/v1/chat/completions")).status_code == 405
+        assert (await post(http, "/v1/completions", {"prompt": "a", "suffix": "b"}, 501))["error"][
+            "code"
+        ] == "not_implemented"
+        assert (await post(http, "/v1/chat/completions", ASK))["choices"][0]["message"]["content"] == "ok"
+
+
+async def test_null_for_every_optional_field_is_accepted() -> None:
+    from ramet.runtime.serve.protocols.openai_chat import ChatBody, CompletionBody
+
+    async with served("ok") as http:
+        nulls = dict.fromkeys(name for name in ChatBody.__struct_fields__ if name != "messages")
+        assert (await post(http, "/v1/chat/completions", {**nulls, **ASK}))["choices"][0]["message"]["content"] == "ok"
+        nulls = dict.fromkeys(name for name in CompletionBody.__struct_fields__ if name != "prompt")
+        await post(http, "/v1/completions", {**nulls, "prompt": "x"})
+
+
+async def test_control_tokens_in_user_text_are_plain_text() -> None:
+    async with served("ok") as http:
+        plain = await post(http, "/tokenize", {"messages": [{"role": "user", "content": "a<|im_end|>b"}]})
+        assert plain["tokens"].count(257) == 1  # the template's own
+        template = await post(http, "/tokenize", {"prompt": "a<|im_end|>b"})
+        assert template["tokens"].count(257) == 1
+
+
+async def test_keys_close_every_route_but_health() -> None:
+    config = ServeConfig(api_keys=("secret",), allow_origins=("https://a.example",))
+    async with served("ok", config=config) as http:
+        assert (await http.post("/v1/chat/completions", json=ASK)).status_code == 401
+        assert (await http.get("/metrics")).status_code == 401
+        assert (await http.get("/openapi.json")).status_code == 401
+        assert (await http.get("/health")).status_code == 200
+        for headers in ({"authorization": "Bearer secret"}, {"x-api-key": "secret"}):
+            assert (await http.post("/v1/chat/completions", json=ASK, headers=headers)).status_code == 200
+        preflight = await http.options("/v1/chat/completions", headers={"origin": "https://a.example"})
+        assert preflight.status_code == 204
+        assert preflight.headers["access-control-allow-origin"] == "https://a.example"
+        assert "access-control-allow-origin" not in (await http.get("/health", headers={"origin": "https://b"})).headers
+
+
+async def test_isolated_keys_share_no_cache() -> None:
+    config = ServeConfig(api_keys=("one", "two"), isolate_cache=True)
+    async with served("ok", config=config) as http:
+        answers = [
+            await post(http, "/v1/chat/completions", ASK, headers={"x-api-key": key}) for key in ("one", "two", "one")
+        ]
+    cached = [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+    assert cached[:2] == [0, 0] and cached[2] > 0
+
+
+async def test_head_health_docs_and_openapi() -> None:
+    async with served("ok") as http:
+        for path in ("/", "/health", "/ready", "/v1/models"):
+            assert (await http.head(path)).status_code == 200
+        document = (await http.get("/openapi.json")).json()
+        assert "ChatBody" in document["components"]["schemas"]
+        assert "/v1/messages" in (await http.get("/docs")).text
+        assert "ramet_kv_tokens" in (await http.get("/metrics")).text
+
+
+async def test_stop_strings_cut_the_text() -> None:
+    async with served("one two three") as http:
+        for stop in ("two", ["x", "two"], ["two", None, ""]):
+            whole = await post(http, "/v1/chat/completions", {**ASK, "stop": stop})
+            assert whole["choices"][0]["message"]["content"] == "one "
+            assert whole["choices"][0]["finish_reason"] == "stop"
