@@ -11,6 +11,8 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ramet.radix.node import Cursor
 from ramet.runtime.scheduler.program_feed import ProgramFeed
 from ramet.runtime.scheduler.scheduler import Ended, Scheduler
@@ -230,6 +232,13 @@ class Runner:
             live.row.truncate(known)
             if live.cursor is not None and live.cursor.num_tokens > known:
                 live.cursor = None
+        block_tokens, blocks = live.session.blocks
+        if blocks and not live.place:
+            ids = np.repeat(np.array(blocks, np.int64) * block_tokens, block_tokens) + np.tile(
+                np.arange(block_tokens), len(blocks)
+            )
+            live.row.extend(array(ID_TYPE, ids[: turn.new_tokens].astype(np.int32).tobytes()))
+            return known
         live.row.extend(self._fresh(turn.new_tokens))
         return known
 

@@ -49,6 +49,8 @@ class Session:
     priority: int = 0
     shared_prefix: tuple[str, int] = ("", 0)
     """Name and length of a prompt head that sessions of the same name share."""
+    blocks: tuple[int, tuple[int, ...]] = (0, ())
+    """Tokens of a block and block ids: the first prompt is made of these, cut to its length."""
 
 
 def coding_sessions(

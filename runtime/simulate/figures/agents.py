@@ -142,7 +142,7 @@ def s7(traces: Path | None = None, *, seeds: Sequence[int] = (0, 1, 2), pool_tok
         values=values,
         checks=tuple(checks),
         notes=(
-            f"pool of {pool_tokens} tokens, starts even over 1.4k to 8k: most sessions wait, so the median is a wait too",
+            f"pool of {pool_tokens} tokens, starts even over 1.4k to 8k: most wait, so that the median is a wait too",
             _PAGE,
         ),
     )
@@ -156,7 +156,8 @@ def _first_responses(policy: str, seed: int, pool_tokens: int) -> list[tuple[int
 
 
 def _correlation(run: Sequence[tuple[int, float]]) -> float:
-    return float(np.corrcoef(np.array(run, np.float64).T)[0, 1])
+    sizes, waits = np.array(run, np.float64).T
+    return float(np.mean((sizes - sizes.mean()) * (waits - waits.mean())) / (sizes.std() * waits.std()))
 
 
 def _max_over_median(run: Sequence[tuple[int, float]]) -> float:

@@ -1,4 +1,4 @@
-"""S14: a gang of branches over one prefix, planned by the real scheduler: what a step reads, and what the join costs."""
+"""S14: a gang of branches over one prefix, planned by the real scheduler: what a step reads, what the join costs."""
 
 from pathlib import Path
 from typing import NamedTuple

@@ -1,0 +1,26 @@
+"""The figures of the report by name."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ramet.runtime.simulate.figure import Figure
+from ramet.runtime.simulate.figures.agents import s6, s7, s12
+from ramet.runtime.simulate.figures.capacity import s1, s1b
+from ramet.runtime.simulate.figures.gang import s14
+from ramet.runtime.simulate.figures.order import s3, s9
+from ramet.runtime.simulate.figures.retention import s16
+from ramet.runtime.simulate.figures.ttl import s2
+
+FIGURES: dict[str, Callable[[Path], Figure]] = {
+    "S1": s1,
+    "S1b": s1b,
+    "S2": s2,
+    "S3": s3,
+    "S6": s6,
+    "S7": s7,
+    "S9": s9,
+    "S12": s12,
+    "S14": s14,
+    "S16": s16,
+}
+"""Name -> measure it, given the folder of traces."""
