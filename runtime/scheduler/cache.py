@@ -68,7 +68,11 @@ class PrefixCache:
         self.open_pages = OpenPages(page_size)
         self.num_owned = 0
         """Pages that running sequences own."""
+        self._eviction_batch = min(32, allocator.num_pages // 256)
+        """Pages that go at once: in a large pool an eviction per page would cost more than the page."""
         self.num_evicted_tokens = 0
+        self.num_changes = 0
+        """Counts leases taken and moved: while it stands, every sequence's shared pages are what they were."""
 
     # Looking ---------------------------------------------------------------------------------------------------------
 
@@ -126,6 +130,7 @@ class PrefixCache:
             return None
         seq.lease = self.tree.lease(found.match)
         seq.pages = seq.lease.pages().tolist()
+        self.num_changes += 1
         copy = self._take_head(seq, found.head) if found.head is not None else None
         self.open_pages.open(found.key, seq)
         return copy
@@ -181,7 +186,7 @@ class PrefixCache:
             self._free([tail.page])
         missing = num_pages - self.allocator.num_free
         if missing > 0 and self.tree is not None:
-            self._evict(missing, on_behalf_of)
+            self._evict(max(missing, self._eviction_batch), on_behalf_of)
         return self.allocator.num_free >= num_pages
 
     def _evict(self, num_pages: int, on_behalf_of: str) -> int:
@@ -217,6 +222,7 @@ class PrefixCache:
         #                     pages hold the same and ours are freed
         seq.pages[first:num_whole] = inserted.pages.tolist()
         seq.num_tree_pages = num_whole
+        self.num_changes += 1
         self.num_owned -= num_whole - first
         self._free(inserted.duplicates)
         self.open_pages.move(seq, int(inserted.pages[-1]))

@@ -88,7 +88,7 @@ class Scheduler:
         self._ended: list[Ended] = []
         self._newcomers: list[Sequence] = []
         self._deadlines: list[tuple[float, int]] = []
-        self._groups: tuple[tuple[tuple[int, int], ...], list[RowGroup]] = ((), [])
+        self._groups: tuple[tuple[list[int], int], list[RowGroup]] = (([], 0), [])
 
     # What comes in ---------------------------------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class Scheduler:
     def _row_groups(self, draft: StepDraft) -> list[RowGroup]:
         if len(draft.shares) < 2:
             return []
-        key = tuple((share.seq.id, share.seq.num_tree_pages) for share in draft.shares.values())
+        key = (list(draft.shares), self.cache.num_changes)
         if key != self._groups[0]:
             leases = ((row, share.seq.lease) for row, share in enumerate(draft.shares.values()))
             self._groups = key, shared_groups((row, lease.node) for row, lease in leases if lease is not None)

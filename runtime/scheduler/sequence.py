@@ -72,6 +72,12 @@ class Sequence:
 
     request: Request
     arrived_s: float
+    id: int = field(init=False)
+    tokens: TokenRow = field(init=False)
+    """Prompt and output."""
+    spec: GenerateSpec = field(init=False)
+    max_output: int = field(init=False)
+    """Tokens that may be generated."""
     arrival: int = field(default_factory=lambda: next(_arrivals))
     """Breaks ties of `arrived_s`."""
     num_computed: int = 0
@@ -112,24 +118,16 @@ class Sequence:
     miss: dict[str, object] | None = None
 
     def __post_init__(self) -> None:
-        self.num_prompt = len(self.request.tokens)
-        self.num_known = self.request.num_known
-        if self.request.spec.prompt_logprobs is not None and self.request.spec.prompt_logprobs_start == 0:
+        request = self.request
+        self.id, self.tokens, self.spec = request.request_id, request.tokens, request.spec
+        self.num_prompt = len(request.tokens)
+        room, wanted = request.context_length - self.num_prompt, request.spec.max_tokens
+        self.max_output = room if wanted is None else min(wanted, room)
+        self.num_known = request.num_known
+        if self.spec.prompt_logprobs is not None and self.spec.prompt_logprobs_start == 0:
             self.prompt_logprobs.append(TokenLogprob(self.tokens[0], None))
 
     # What it is ------------------------------------------------------------------------------------------------------
-
-    @property
-    def id(self) -> int:
-        return self.request.request_id
-
-    @property
-    def tokens(self) -> TokenRow:
-        return self.request.tokens
-
-    @property
-    def spec(self) -> GenerateSpec:
-        return self.request.spec
 
     @property
     def program(self) -> ProgramSpec:
@@ -145,27 +143,21 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.request.tokens)
+        return len(self.tokens)
 
     @property
     def num_output(self) -> int:
         """Tokens generated and kept."""
-        return len(self.request.tokens) - self.num_prompt
-
-    @property
-    def max_output(self) -> int:
-        room = self.request.context_length - self.num_prompt
-        wanted = self.request.spec.max_tokens
-        return room if wanted is None else min(wanted, room)
+        return len(self.tokens) - self.num_prompt
 
     @property
     def num_pending(self) -> int:
         """Tokens that are known and not computed."""
-        return len(self.request.tokens) - self.num_computed
+        return len(self.tokens) - self.num_computed
 
     @property
     def is_prefilling(self) -> bool:
-        return len(self.request.tokens) - self.num_computed > 1
+        return len(self.tokens) - self.num_computed > 1
 
     @property
     def num_reusable(self) -> int:
@@ -177,9 +169,9 @@ class Sequence:
     @property
     def next_logprob(self) -> int | None:
         """Index of the next prompt token whose logprob is wanted."""
-        if self.request.spec.prompt_logprobs is None:
+        if self.spec.prompt_logprobs is None:
             return None
-        index = self.request.spec.prompt_logprobs_start + len(self.prompt_logprobs)
+        index = self.spec.prompt_logprobs_start + len(self.prompt_logprobs)
         return index if index < self.num_prompt else None
 
     # What it wants of a step -----------------------------------------------------------------------------------------
@@ -258,7 +250,7 @@ class Sequence:
         return self._flush()
 
     def _append(self, token: int, logprob: TokenLogprob | None) -> "Ending | None":
-        request, spec = self.request, self.request.spec
+        request, spec = self.request, self.spec
         self.num_sampled += 1
         if self.num_sampled > spec.min_tokens:
             if token in request.end_token_ids and not spec.ignore_eos:
@@ -312,7 +304,7 @@ class Sequence:
         if ending.failed is not None:
             return [ending.failed]
         if self.request.decoder is not None and not isinstance(ending.stop, str):
-            self._finish_text()
+            ending = self._finish_text() or ending
         events = self._flush(at_end=True)
         finished = Finished(
             reason=ending.reason,
@@ -324,12 +316,15 @@ class Sequence:
         )
         return [*events, finished]
 
-    def _finish_text(self) -> None:
+    def _finish_text(self) -> "Ending | None":
+        """What was held is text now; the very last character may complete a stop string yet."""
         assert self.request.decoder is not None
         decoded = self.request.decoder.finish()
         self.held_text.append(decoded.text)
-        if decoded.cut is not None:
-            self._cut(decoded.cut.num_tokens, decoded.cut.leftover)
+        if decoded.cut is None:
+            return None
+        self._cut(decoded.cut.num_tokens, decoded.cut.leftover)
+        return Ending("stop", decoded.cut.stop)
 
     def usage(self) -> Usage:
         return Usage(

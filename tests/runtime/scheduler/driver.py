@@ -38,10 +38,10 @@ class Proposing:
         return result._replace(rows=[self._propose(row) for row in result.rows])
 
     def _propose(self, row):
-        if not row.tokens or self._random.random() < 0.3:
-            return row
         tokens = self._tokens[row.sequence_id]
         tokens.extend(row.tokens)
+        if not row.tokens or self._random.random() < 0.3:
+            return row
         drafts: list[int] = []
         for _ in range(self._random.randint(1, 4)):
             logits = self._model.logits(Prefix(as_tokens(tokens + drafts), self._prompts[row.sequence_id], 0))
