@@ -148,8 +148,7 @@ class Face:
         """Text as it comes, of one variable or of the whole branch; with `return_meta_data`, (text, meta) pairs."""
         slot: Slot | None = None
         if name is not None:
-            slot = await wait_async(self.branch.slot_later(name))  # type: ignore[arg-type]
-            assert slot is not None
+            slot = await wait_async(self.branch.slot_later(name))
             pieces = slot.stream.follow_async()
         else:
             if (rest := self._rest()) is not None:

@@ -11,14 +11,15 @@ class Engine(ConnectOnce):
     """A model in a thread of this process.
 
     model: a Hugging Face folder or hub id, a .gguf file, or None for the embedded default model. `settings` are those
-    of `ramet.runtime.build.build_engine`. Nothing is loaded before the first program runs, or `ready()` is called.
+    of `ramet.runtime.build.build_engine` (device, dtype, kv_tokens, policy, ...). Nothing is loaded before the first
+    program runs, or `ready()` is called.
     """
 
     def __init__(self, model: str | None = None, *, model_path: str | None = None, **settings: Any) -> None:
         super().__init__()
         self.model = model if model is not None else model_path
         self.settings = settings
-        self._engine: Any = None
+        self._client: Any = None
 
     async def _connect(self) -> EngineClient:
         return await asyncio.to_thread(self._build)
@@ -26,15 +27,15 @@ class Engine(ConnectOnce):
     def _build(self) -> EngineClient:
         from ramet.runtime.build import build_engine
 
-        self._engine = build_engine(self.model, **self.settings)
-        client: EngineClient = self._engine.client()
+        self._client = build_engine(self.model, **self.settings)
+        client: EngineClient = self._client
         return client
 
     def close(self) -> None:
-        """Stop the engine and give its memory back. Idempotent."""
-        if self._engine is not None:
-            engine, self._engine, self._task = self._engine, None, None
-            engine.close()
+        """Stop the engine and give its memory back. Idempotent; the next program loads it again."""
+        client, self._client, self._task = self._client, None, None
+        if client is not None:
+            client.stop()
 
     shutdown = close
 
