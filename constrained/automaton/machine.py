@@ -12,6 +12,7 @@ A configuration is (state, counter, stack, log): stack is None or (return state,
 (event, log). Reading a byte gives the configurations of every reading; the empty tuple is dead.
 """
 
+import itertools
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -241,16 +242,27 @@ class Machine:
             if node.closure:
                 yield low, high, self._state(node.closure)
             return
+        spans = sorted((low, high, number) for number, (low, high, _) in enumerate(edges))
         cuts = sorted({c for low, high, _ in edges for c in (low, high + 1)})
-        starts: dict[int, list[Node]] = defaultdict(list)
-        index = {cut: i for i, cut in enumerate(cuts)}
-        for low, high, node in edges:
-            for i in range(index[low], index[high + 1]):
-                starts[i].append(node)
-        for i, targets in sorted(starts.items()):
-            nodes = targets[0].closure.union(*(target.closure for target in targets[1:]))
-            if nodes:
-                yield cuts[i], cuts[i + 1] - 1, self._state(nodes)
+        active: list[tuple[int, int]] = []
+        states: dict[tuple[int, ...], int] = {}
+        position = 0
+        for low, after in itertools.pairwise(cuts):
+            active = [pair for pair in active if pair[0] >= low]
+            while position < len(spans) and spans[position][0] == low:
+                active.append(spans[position][1:])
+                position += 1
+            key = tuple(sorted(number for _, number in active))
+            if key:
+                if key not in states:
+                    states[key] = self._union(edges[number][2] for number in key)
+                if states[key] >= 0:
+                    yield low, after - 1, states[key]
+
+    def _union(self, targets: Iterable[Node]) -> int:
+        """The state of several nodes at once, or -1 if none of them leads anywhere."""
+        nodes = frozenset().union(*(target.closure for target in dict.fromkeys(targets)))
+        return self._state(nodes) if nodes else -1
 
     def _action(self, action: Action) -> int:
         number = self._action_ids.get(action)

@@ -8,6 +8,7 @@ different code points are prefix-free, so the result is deterministic as built.
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ramet.constrained.regex.dfa import MAX_BYTE, MAX_STATES, Dfa, Edge, Row, TooManyStates, joined, minimised
 
@@ -91,18 +92,19 @@ def _byte_runs(a: bytes, b: bytes, least: int, most: int) -> Iterator[Bytes]:
         yield from ((((b[0], b[0]),), *rest) for rest in _byte_runs(whole[0], b[1:], least, most))
 
 
-def _plain(low: int, high: int) -> Iterator[Bytes]:
-    yield from utf8_ranges(low, high)
+@lru_cache(4096)
+def _plain(low: int, high: int) -> tuple[Bytes, ...]:
+    return tuple(utf8_ranges(low, high))
 
 
-def _json_usual(low: int, high: int) -> Iterator[Bytes]:
-    yield from _json_raw(low, high)
-    yield from _hex_escapes(low, min(high, 0x1F))
+@lru_cache(4096)
+def _json_usual(low: int, high: int) -> tuple[Bytes, ...]:
+    return (*_json_raw(low, high), *_hex_escapes(low, min(high, 0x1F)))
 
 
-def _json_all(low: int, high: int) -> Iterator[Bytes]:
-    yield from _json_raw(low, high)
-    yield from _hex_escapes(low, high)
+@lru_cache(4096)
+def _json_all(low: int, high: int) -> tuple[Bytes, ...]:
+    return (*_json_raw(low, high), *_hex_escapes(low, high))
 
 
 def _json_raw(low: int, high: int) -> Iterator[Bytes]:
@@ -171,7 +173,7 @@ def _digit_ranges(first: int, last: int) -> Iterator[tuple[int, int]]:
             yield start + low - value, start + high - value
 
 
-def _expand(dfa: Dfa, spell: Callable[[int, int], Iterator[Bytes]], max_states: int) -> tuple[Row, ...]:
+def _expand(dfa: Dfa, spell: Callable[[int, int], tuple[Bytes, ...]], max_states: int) -> tuple[Row, ...]:
     """Boundary states keep their numbers; between them grow tries of byte ranges, shared where they are equal."""
     rows: list[Row] = [()] * len(dfa.rows)
     shared: dict[Row, int] = {}
@@ -201,8 +203,14 @@ def _expand(dfa: Dfa, spell: Callable[[int, int], Iterator[Bytes]], max_states: 
 
 def _split(runs: list[tuple[Bytes, int]]) -> Iterator[tuple[int, int, list[tuple[Bytes, int]]]]:
     """Cut the first sets of all runs into disjoint ranges, each with the runs that pass through it."""
-    cuts = sorted({c for run, _ in runs for low, high in run[0] for c in (low, high + 1)})
+    spans = sorted((low, high, number) for number, (run, _) in enumerate(runs) for low, high in run[0])
+    cuts = sorted({c for low, high, _ in spans for c in (low, high + 1)})
+    active: list[tuple[int, int]] = []
+    position = 0
     for low, after in itertools.pairwise(cuts):
-        tails = [(run[1:], target) for run, target in runs if any(x <= low <= y for x, y in run[0])]
-        if tails:
-            yield low, after - 1, tails
+        active = [pair for pair in active if pair[0] >= low]
+        while position < len(spans) and spans[position][0] == low:
+            active.append(spans[position][1:])
+            position += 1
+        if active:
+            yield low, after - 1, [(runs[number][0][1:], runs[number][1]) for _, number in active]

@@ -1,4 +1,4 @@
-"""Which tokens fit in a state: a walk of the vocabulary's trie beside the machine, level by level in numpy.
+"""Which tokens fit in a state: a walk of the vocabulary's trie beside the machine (`descend` does the inner loop).
 
 A walk starts with some trie nodes in one state and stays in one frame. It yields, for every window of the frame's
 counter, the nodes it reaches (tokens that end there are allowed) and the nodes at which the frame may end (the rest
@@ -6,22 +6,24 @@ of the token is read by the frame below, in a walk of its own). A call is a walk
 so its result is plain nodes. Every walk is remembered by (nodes, state): what grammars share is walked once.
 """
 
+import itertools
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ramet.constrained.automaton.items import UNBOUNDED, Action
-from ramet.constrained.automaton.machine import ACTS, EXITS, UNMADE, Machine
+from ramet.constrained.automaton.machine import Machine
+from ramet.constrained.tables.descend import Descent, best_descent
 from ramet.constrained.tables.trie import Ints, Trie, spans
 from ramet.constrained.vocabulary import Vocabulary, Words
 
 Window = tuple[int, int]
 """Values of the counter, both ends included, in which something holds."""
 
-Flags = npt.NDArray[np.uint8]
 _Add = Callable[[tuple[int, int, int, int], Ints], None]
 """Takes (state, low, high, add) and nodes, to be walked later."""
 
@@ -37,7 +39,6 @@ class Answer:
     """Tokens that end inside the frame or at its end; None: none."""
     rest: "NodeSet | None"
     """Where the frame may end with more of the token to come; None: nowhere."""
-    num_tokens: int
 
 
 @dataclass(eq=False, slots=True)
@@ -75,10 +76,31 @@ def _at(parts: dict[Window, list[Ints]], counter: int) -> list[Ints]:
     return [nodes for (low, high), all_nodes in parts.items() if low <= counter <= high for nodes in all_nodes]
 
 
+def _grouped(keys: npt.NDArray[np.integer[Any]], nodes: Ints) -> Iterator[tuple[int, Ints]]:
+    """The nodes of each key."""
+    if not len(keys):
+        return
+    first = int(keys[0])
+    if (keys == first).all():
+        yield first, nodes
+        return
+    order = np.argsort(keys, kind="stable")
+    keys, nodes = keys[order], nodes[order]
+    cuts = np.flatnonzero(keys[1:] != keys[:-1]) + 1
+    for start, end in itertools.pairwise([0, *cuts.tolist(), len(keys)]):
+        yield int(keys[start]), nodes[start:end]
+
+
+def _without_one(here: Ints, start: Ints) -> Ints:
+    """`here` less one occurrence of each start node: what is left was reached by reading."""
+    values, counts = np.unique(here, return_counts=True)
+    return values[counts > np.isin(values, start)]
+
+
 def _merged(parts: list[Ints]) -> Ints:
     if not parts:
         return _NONE
-    return parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
+    return np.unique(np.concatenate(parts))
 
 
 @dataclass(slots=True)
@@ -102,6 +124,7 @@ class Explorer:
     def __init__(self, machine: Machine, vocabulary: Vocabulary) -> None:
         self.machine, self.vocabulary = machine, vocabulary
         self.trie: Trie = vocabulary.trie
+        self.descent: Descent = best_descent(machine, self.trie)
         self._sets: dict[bytes, NodeSet] = {}
         self._walks: dict[tuple[int, int, bool], Walk] = {}
         self.num_bytes = 0
@@ -125,13 +148,16 @@ class Explorer:
         return found
 
     def _answer(self, walk: Walk, counter: int) -> Answer:
-        tokens = [self.trie.tokens_of(nodes) for nodes in _at(walk.reached, counter)]
-        tokens += [np.array(ids, np.int32) for (a, b), ids in walk.specials.items() if a <= counter <= b]
-        ids = np.concatenate(tokens) if tokens else _NONE
-        words = self.vocabulary.pack(ids) if len(ids) else None
+        reached = _at(walk.reached, counter)
+        specials = [token for (a, b), ids in walk.specials.items() if a <= counter <= b for token in ids]
+        words = self.vocabulary.pack(specials) if specials or reached else None
+        if words is not None:
+            for nodes in reached:
+                self.descent.mark(nodes, words)
+            words = words if words.any() else None
         self.num_bytes += 0 if words is None else words.nbytes
         ended = _at(walk.ended, counter)
-        return Answer(words, self._node_set(_merged(ended)) if ended else None, len(ids))
+        return Answer(words, self._node_set(_merged(ended)) if ended else None)
 
     def _node_set(self, nodes: Ints) -> NodeSet:
         nodes = np.ascontiguousarray(nodes, dtype=np.int32)
@@ -152,8 +178,7 @@ class Explorer:
             if len(nodes):
                 waiting.setdefault(task, []).append(nodes)
 
-        first = _Task(state, *EVERY, 0)
-        self._descend(walk, first, start.nodes, add, fresh)
+        self._descend(walk, _Task(state, *EVERY, 0), start.nodes, add, fresh)
         while waiting:
             key = next(iter(waiting))
             nodes = _merged(waiting.pop(key))
@@ -162,72 +187,45 @@ class Explorer:
 
     def _descend(self, walk: Walk, task: _Task, nodes: Ints, add: _Add, fresh: bool) -> None:
         """Follow free edges from these nodes down to the leaves; hand everything else to `add`."""
-        machine, trie = self.machine, self.trie
-        states = np.full(len(nodes), task.state, dtype=np.int32)
-        window = (task.low, task.high)
-        while len(nodes):
-            flags = self._made_flags(states)
-            if flags.any():
-                self._leave_row(walk, task, nodes, states, flags, add, fresh)
-            fresh = False
-            first = trie.first_child[nodes]
-            counts = trie.first_child[nodes + 1] - first
-            children = spans(first, counts)
-            sources = np.repeat(states, counts)
-            symbols = trie.byte[children]
-            states = machine.targets[sources, symbols]
-            alive = states >= 0
-            if flags.any() and (flags & ACTS).any():
-                acting = machine.actions[sources, symbols]
-                alive_acting = alive & (acting != 0)
-                if alive_acting.any():
-                    self._act(walk, task, children[alive_acting], states[alive_acting], acting[alive_acting], add)
-                    alive &= acting == 0
-            nodes, states = children[alive], states[alive]
-            if len(nodes):
-                walk.reached[window].append(nodes)
+        nodes = self._inner(nodes)
+        found = self.descent(nodes, np.full(len(nodes), task.state, dtype=np.int32))
+        if len(found.reached):
+            walk.reached[task.low, task.high].append(found.reached)
+        if len(found.act_nodes):
+            self._act(walk, task, found.act_nodes, found.act_targets, found.act_numbers, add)
+        for state, here in _grouped(found.exit_states, found.exit_nodes):
+            ended = here
+            if fresh and state == task.state:
+                ended = _without_one(here, nodes)  # where it has read nothing yet
+            self._leave_row(walk, task, state, here, ended, add)
 
-    def _made_flags(self, states: Ints) -> Flags:
-        machine = self.machine
-        flags = machine.flags[states]
-        unmade = (flags & UNMADE) != 0
-        if unmade.any():
-            machine.make_all(np.unique(states[unmade]).tolist())
-            flags = machine.flags[states]
-        return flags
+    def _inner(self, nodes: Ints) -> Ints:
+        """Those with children: only from them can more be read."""
+        return nodes[self.trie.first_child[nodes + 1] > self.trie.first_child[nodes]]
 
     def _act(self, walk: Walk, task: _Task, nodes: Ints, states: Ints, acting: Ints, add: _Add) -> None:
         """Edges with actions: group by target and action."""
-        for state, number in {*zip(states.tolist(), acting.tolist(), strict=True)}:
-            after = task.after(self.machine.action_values[number])
+        for pair, chosen in _grouped(states.astype(np.int64) << 16 | acting, nodes):
+            after = task.after(self.machine.action_values[pair & 0xFFFF])
             if after is not None:
-                chosen = nodes[(states == state) & (acting == number)]
                 walk.reached[after[0], after[1]].append(chosen)
-                add((state, *after), chosen)
+                add((pair >> 16, *after), chosen)
 
-    def _leave_row(
-        self, walk: Walk, task: _Task, nodes: Ints, states: Ints, flags: Flags, add: _Add, fresh: bool
-    ) -> None:
-        """Calls, ends, special tokens and second edges of the states that have some."""
-        leaving = (flags & EXITS) != 0
-        for state in set(states[leaving].tolist()):
-            here = nodes[states == state]
-            exits = self.machine.exits(state)
-            for token, _, action in exits.specials:
-                after = task.after(action)
-                if after is not None and here[0] == 0:
-                    walk.specials[after[0], after[1]].append(token)
-            here = here[self.trie.first_child[here + 1] > self.trie.first_child[here]]
-            if not len(here):
-                continue
-            for action in () if fresh else exits.accepts:
-                after = task.after(action)
-                if after is not None:
-                    walk.ended[after[0], after[1]].append(here)
-            for call in exits.calls:
-                self._call(walk, task, here, call.start, call.back, call.action, add)
-            for edge in exits.more:
-                self._second_edge(walk, task, here, edge.byte, edge.target, edge.action, add)
+    def _leave_row(self, walk: Walk, task: _Task, state: int, here: Ints, ended: Ints, add: _Add) -> None:
+        """Calls, ends, special tokens and second edges of one state, for the nodes that stand in it."""
+        exits = self.machine.exits(state)
+        for token, _, action in exits.specials:
+            after = task.after(action)
+            if after is not None and (here == 0).any():
+                walk.specials[after[0], after[1]].append(token)
+        for action in exits.accepts if len(ended) else ():
+            after = task.after(action)
+            if after is not None:
+                walk.ended[after[0], after[1]].append(ended)
+        for call in exits.calls:
+            self._call(walk, task, here, call.start, call.back, call.action, add)
+        for edge in exits.more:
+            self._second_edge(walk, task, here, edge.byte, edge.target, edge.action, add)
 
     def _call(self, walk: Walk, task: _Task, nodes: Ints, start: int, back: int, action: Action, add: _Add) -> None:
         after = task.after(action)
