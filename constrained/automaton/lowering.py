@@ -202,7 +202,7 @@ class _Lowering:
 
     def _key(self, keys: Dfa | None) -> Item:
         """Free keys stand in their place: the automaton must tell them from the declared names."""
-        body = _string_body(self.space, ir.String(pattern=keys))
+        body = self.space.unique(quoted_string(ir.String(pattern=keys)))  # no counter: the object's frame has its own
         return body if body.productive else self.space.nothing
 
     def _array(self, body: ir.Array) -> Item:
