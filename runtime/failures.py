@@ -33,6 +33,7 @@ def _all_kinds(kind: type[RametError]) -> list[type[RametError]]:
 
 
 _BY_CODE: dict[str, type[RametError]] = {kind.code: kind for kind in reversed(_all_kinds(RametError))}
+_BY_CODE |= {"context_length_exceeded": errors.ContextOverflow, "grammar_refused": errors.GrammarRefused}
 _BY_STATUS: dict[int, type[RametError]] = {
     400: errors.BadRequest,
     401: errors.Unauthorized,

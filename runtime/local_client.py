@@ -236,6 +236,7 @@ class LocalClient:
     def _abort_all(self, request_ids: Sequence[int]) -> None:
         for request_id in request_ids:
             self._engine.scheduler.abort(request_id)
+        self._settle(self._engine.scheduler.take_ended())
 
     # Turns -----------------------------------------------------------------------------------------------------------
 
@@ -432,11 +433,14 @@ class LocalClient:
 
     def _on_step(self, events: Sequence[RequestEvent], ended: Sequence[Ended]) -> None:
         """On the engine's thread. A branch is at rest before its last event says so."""
+        self._settle(ended)
+        self._switchboard.publish(events)
+
+    def _settle(self, ended: Sequence[Ended]) -> None:
         if ended:
             with self._lock:
                 for each in ended:
                     self._on_end.pop(each.seq.id)(each)
-        self._switchboard.publish(events)
 
     def _on_death(self, error: EngineFailed) -> None:
         self._death = error

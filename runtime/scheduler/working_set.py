@@ -41,16 +41,21 @@ class WorkingSetConfig:
 class WorkingSet:
     """How much of the pool the admitted programs want."""
 
-    def __init__(self, table: ProgramTable, retention: RetentionOrder) -> None:
-        self._table, self._retention = table, retention
+    def __init__(self, table: ProgramTable, retention: RetentionOrder, *, refresh_s: float = 0.1) -> None:
+        """`refresh_s`: for how long what programs want beyond their leased pages is not counted again"""
+        self._table, self._retention, self._refresh_s = table, retention, refresh_s
+        self._counted_at_s, self._wanted = float("-inf"), 0.0
 
     def tokens(self, now_s: float, num_leased_tokens: int) -> float:
         """`num_leased_tokens`: of the pages that running turns hold, shared ones once."""
-        total = float(num_leased_tokens)
-        for program in self._table:
-            if program.is_admitted:
-                total += self._of(program, now_s)
-        return total
+        if now_s - self._counted_at_s > self._refresh_s:
+            self._counted_at_s = now_s
+            self._wanted = sum(self._of(program, now_s) for program in self._table if program.is_admitted)
+        return num_leased_tokens + self._wanted
+
+    def add(self, num_tokens: float) -> None:
+        """A program was let in."""
+        self._wanted += num_tokens
 
     def _of(self, program: Program, now_s: float) -> float:
         if program.state.is_running:
@@ -95,6 +100,8 @@ class ProgramAdmission:
         held = self._set.tokens(self._clock.now(), num_leased * self._page_size)
         need = num_new_pages * self._page_size + self._table.expected_growth(program.class_key)
         program.is_admitted = held + need <= self.theta * num_pages * self._page_size
+        if program.is_admitted:
+            self._set.add(self._table.expected_growth(program.class_key))  # its prompt is leased from now on
         return program.is_admitted
 
     def note_prefill(self, num_tokens: int, num_recomputed: int, pool_tokens: int) -> None:

@@ -33,7 +33,7 @@ class ProgramOrder:
         is_starving: Starving,
         *,
         by_admission: bool = True,
-        refresh_s: float = 0.25,
+        refresh_s: float = 1.0,
     ) -> None:
         """`by_admission`  programs that were let in go first; False where nothing lets programs in"""
         self._table, self._index, self._is_starving = table, index, is_starving

@@ -90,6 +90,6 @@ class ByteTokenizer:
     def incremental_tail_encode(
         self, text: str, tokens: Sequence[int], addition: str, *, allow_special: bool = False
     ) -> Tail:
-        if allow_special:
+        if allow_special and "<" in text[-12:]:  # a special token's name may end in the addition
             return Tail(0, self.encode(text + addition, allow_special=True))
-        return Tail(len(tokens), self.encode(addition))
+        return Tail(len(tokens), self.encode(addition, allow_special=allow_special))
