@@ -244,6 +244,8 @@ class Algebra:
         if isinstance(small, Finite) or isinstance(big, Finite):
             return isinstance(small, Finite) and all(self.record_accepts(big, value) for value in small.values)
         both = self.meet_records(small, big)
+        if isinstance(both, Objects) and isinstance(small, Objects):  # an order is no constraint
+            return replace(both, order=(), demanded=()) == replace(small, order=(), demanded=())
         return both == small
 
     def _too_complex(self, reason: str) -> None:
@@ -392,13 +394,14 @@ def _merged_clauses(records: list[Record]) -> list[Record]:
         if not isinstance(record, Objects):
             out[record] = record
             continue
-        key = replace(record, clauses=frozenset[Clause]())
+        key = replace(record, clauses=frozenset[Clause](), demanded=())
         known = out.get(key)
         clauses = either(known.clauses, record.clauses, 64) if isinstance(known, Objects) else None
-        if known is None:
+        if not isinstance(known, Objects):
             out[key] = record
         elif clauses is not None:
-            out[key] = replace(record, clauses=clauses)
+            demanded = tuple(dict.fromkeys((*known.demanded, *record.demanded)))
+            out[key] = replace(record, clauses=clauses, demanded=demanded)
         else:
             out[record] = record
     return list(out.values())

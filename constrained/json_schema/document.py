@@ -174,7 +174,7 @@ class Document:
         own = value.get("id" if draft == 4 and "$id" not in value else "$id")
         if isinstance(own, str) and not ("$ref" in value and draft <= 7):
             target, fragment = urldefrag(urljoin(base, own))
-            if fragment and draft <= 7 and not fragment.startswith("/"):
+            if fragment and not fragment.startswith("/"):  # the form of drafts 4 to 7
                 self._anchors[(target or base, fragment)] = pointer
             if target and target != base:
                 base = target

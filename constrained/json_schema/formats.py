@@ -1,16 +1,20 @@
 """The formats of the specification as languages of texts.
 
 Each is a pattern built from the grammar of its RFC, turned into an automaton when first asked for. `exact` formats are
-their RFC; `stricter` ones are subsets of it (the reason stands beside them), which is sound as long as they are not
-negated. Names that the specification does not define are annotations and not here.
+their RFC; `stricter` ones are subsets of it (the reason stands beside them), and their negations subsets of the true
+negation. Names that the specification does not define are annotations and not here.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ramet.constrained.json_schema.languages import complement
 from ramet.constrained.json_schema.records import Strings
 from ramet.constrained.regex.dfa import Dfa
 from ramet.constrained.regex.language import language as pattern_language
+
+
+ANYTHING = r"[\s\S]*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,8 @@ class Format:
     """Greatest length in code points, where the pattern does not say it."""
     stricter: str = ""
     """Which legal texts the pattern leaves out; empty for an exact format."""
+    wider: str = ANYTHING
+    """Of a stricter format: matches every legal text and more. What it does not match certainly fails the format."""
 
 
 def _date() -> str:
@@ -36,6 +42,9 @@ def _time() -> str:
     hour, sixty = "([01][0-9]|2[0-3])", "[0-5][0-9]"
     offset = f"([Zz]|[+-]{hour}:{sixty})"
     return f"({hour}:{sixty}:{sixty}(\\.[0-9]+)?{offset}|23:59:60(\\.[0-9]+)?([Zz]|[+-]00:00))"
+
+
+_ANY_TIME = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 
 
 def _duration() -> str:
@@ -129,12 +138,14 @@ _POINTER = r"(/([^/~]|~[01])*)*"
 
 _TABLE: dict[str, Format] = {
     "date": Format(_date()),
-    "time": Format(_time(), stricter="leap seconds only at offset zero"),
-    "date-time": Format(f"{_date()}[Tt]{_time()}", stricter="leap seconds only at offset zero"),
+    "time": Format(_time(), stricter="leap seconds only at offset zero", wider=_ANY_TIME),
+    "date-time": Format(
+        f"{_date()}[Tt]{_time()}", stricter="leap seconds only at offset zero", wider=f"{_date()}[Tt]{_ANY_TIME}"
+    ),
     "duration": Format(_duration()),
     "email": Format(rf"({_ATOM}(\.{_ATOM})*|{_QUOTED})@({_DOMAIN}|\[({_IPV4}|IPv6:{_ipv6()})\])"),
     "idn-email": Format(rf"{_ATOM}(\.{_ATOM})*@{_DOMAIN}", stricter="ASCII addresses only"),
-    "hostname": Format(rf"{_PLAIN_LABEL}(\.{_PLAIN_LABEL})*", 253, stricter="no encoded (xn--) labels"),
+    "hostname": Format(rf"{_PLAIN_LABEL}(\.{_PLAIN_LABEL})*", 253, stricter="no encoded (xn--) labels", wider=_DOMAIN),
     "idn-hostname": Format(rf"{_PLAIN_LABEL}(\.{_PLAIN_LABEL})*", 253, stricter="ASCII host names only"),
     "ipv4": Format(_IPV4),
     "ipv6": Format(_ipv6()),
@@ -170,6 +181,13 @@ def strings(name: str) -> Strings:
 def language(name: str) -> Dfa:
     """The language of a format (without its greatest length, which `strings` has)."""
     return pattern_language(_TABLE[name].pattern, whole=True)
+
+
+@lru_cache(maxsize=64)
+def certain_failures(name: str) -> Dfa:
+    """Texts that fail a format beyond doubt (all that do, for an exact format), lengths aside."""
+    form = _TABLE[name]
+    return complement(pattern_language(form.wider, whole=True) if form.stricter else language(name))
 
 
 def accepts(name: str, text: str) -> bool:

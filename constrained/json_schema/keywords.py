@@ -188,12 +188,9 @@ def _not_format(algebra: Algebra, schema: Schema, kind: Type) -> Records:
     name = _format_name(schema)
     if name is None:
         return ()
-    if formats.stricter(name):
-        reason = f"the format {name!r} is known in part only ({formats.stricter(name)}), so it can't be negated"
-        raise Unsupported(schema, "format", reason)
     maximum = formats.strings(name).maximum
     too_long = () if maximum is None else (Strings(minimum=maximum + 1),)
-    return (Strings(frozenset({languages.complement(formats.language(name))})), *too_long)
+    return (Strings(frozenset({formats.certain_failures(name)})), *too_long)
 
 
 def _not_pattern(algebra: Algebra, schema: Schema, kind: Type) -> Records:

@@ -137,7 +137,8 @@ def _required_names(schema: Schema) -> list[str]:
 
 
 def _required(algebra: Algebra, schema: Schema, kind: Type) -> Records:
-    return (Objects(clauses=frozenset(map(required, _required_names(schema)))),)
+    names = _required_names(schema)
+    return (Objects(clauses=frozenset(map(required, names)), demanded=tuple(names)),)
 
 
 def _not_required(algebra: Algebra, schema: Schema, kind: Type) -> Records:

@@ -233,9 +233,10 @@ class Lowering:
 
     def declared(self, record: Objects) -> list[str]:
         """The keys with a place of their own: those of the order, then those that must (not) occur."""
-        demanded = {name for clause in record.clauses for name in (*clause.present, *clause.then)}
-        demanded |= {name for keys, _ in record.exists if not keys.negated for name in keys.names}
-        return [*record.order, *sorted(demanded.difference(record.order))]
+        named = {name for clause in record.clauses for name in (*clause.present, *clause.then)}
+        named |= {name for keys, _ in record.exists if not keys.negated for name in keys.names}
+        in_order = [name for name in record.demanded if name in named]
+        return list(dict.fromkeys((*record.order, *in_order, *sorted(named))))
 
     def member_goal(self, record: Objects, name: str) -> Goal:
         """What the value of a declared key must satisfy."""

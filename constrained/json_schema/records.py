@@ -176,16 +176,19 @@ class Objects:
     """There is a key of the set whose value satisfies the goal."""
     minimum: int = 0
     maximum: int | None = None
+    demanded: tuple[str, ...] = ()
+    """Names of `required` lists in their order: where those without a place in `order` go."""
 
     def meet(self, other: "Objects") -> "Objects":
         """Both hold; the order of `self` goes first."""
         return Objects(
-            self.order if self.order == other.order else tuple(dict.fromkeys((*self.order, *other.order))),
+            _ordered(self.order, other.order),
             self.rules | other.rules,
             strongest(self.clauses | other.clauses),
             self.exists | other.exists,
             max(self.minimum, other.minimum),
             _least(self.maximum, other.maximum),
+            _ordered(self.demanded, other.demanded),
         )
 
     def goal(self, name: str) -> Goal:
@@ -273,6 +276,10 @@ def type_of(value: Json) -> Type:
             return "object"
         case _:
             return "number"
+
+
+def _ordered(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    return first if first == second or not second else tuple(dict.fromkeys((*first, *second)))
 
 
 def _least(a: int | None, b: int | None) -> int | None:

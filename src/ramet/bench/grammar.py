@@ -1,7 +1,7 @@
 """How many schemas are enforced exactly, and what a compile and a mask cost: `ramet bench grammar --suite S --data F`.
 
-Suites: jsonschemabench (`{id, schema, tests: [{instance, valid}]}`), json-schema-test-suite (the same, with `optional`),
-micro (`{name, schema, accept, reject}`, texts). A schema is right if every valid text is accepted to its end and every
+Suites: jsonschemabench (`{id, schema, tests: [{instance, valid}]}`), json-schema-test-suite (the same with `optional`,
+whose rows are left out, and `draft`), micro (`{name, schema, accept, reject}`, texts). A schema is right if every valid text is accepted to its end and every
 invalid one refused. Instances are written as `json.dumps` writes them, under `unsupported="error"`.
 
 Key order is asked of nobody in these files: instances come in orders of their own. So `right` is counted with
@@ -204,9 +204,16 @@ def _read(suite: str, path: Path) -> Iterator[Case]:
         row = json.loads(line)
         if row.get("optional"):
             continue
-        schema = json.dumps(row["schema"], ensure_ascii=False)
+        schema = json.dumps(_with_draft(row["schema"], row.get("draft")), ensure_ascii=False)
         if suite == "micro":
             tests = [(text, True) for text in row["accept"]] + [(text, False) for text in row["reject"]]
         else:
             tests = [(json.dumps(test["instance"], ensure_ascii=False), test["valid"]) for test in row["tests"]]
         yield Case(str(row.get("id") or row["name"]), schema, tuple(tests))
+
+
+def _with_draft(schema: object, draft: object) -> object:
+    """The suite names the draft beside the schema; a schema that does not name its own is of the newest."""
+    if draft != "draft7" or not isinstance(schema, dict) or "$schema" in schema:
+        return schema
+    return {"$schema": "http://json-schema.org/draft-07/schema#", **schema}
