@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from ramet import __version__
+from ramet.version import __version__
 from ramet.runtime.errors import RametError
 from ramet.runtime.serve.gate import Gate
 from ramet.runtime.serve.openapi import with_components

@@ -6,6 +6,8 @@ Everything public is named here and imported on first use, so `import ramet` cos
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ramet.version import __version__
+
 if TYPE_CHECKING:
     from ramet.lang.api import (
         assistant,
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
     from ramet.lang.trace import show_tree
 
     Runtime = Engine
-
-__version__ = "0.1.0"
 
 _WORDS = {
     "ramet.lang.api": """assistant assistant_begin assistant_end gen gen_int gen_string greedy_token_selection image

@@ -35,7 +35,7 @@ def main() -> NoReturn:
         print(usage())
         sys.exit(0)
     if name in ("-V", "--version"):
-        from ramet import __version__
+        from ramet.version import __version__
 
         print(f"ramet {__version__}")
         sys.exit(0)
