@@ -54,8 +54,8 @@ class Branch:
     running: int | None = None
     """The request that writes into it now."""
     gap: Gap | None = None
-    rewritten: dict[str, object] | None = None
-    """Why a template's rendering did not go on where the last one ended."""
+    rewritten_at: int | None = None
+    """Since the last turn, the chat template wrote history anew from this token on."""
     usage: Usage = field(default_factory=Usage)
     num_inherited: int = 0
     """Leading tokens that the branch was forked with."""

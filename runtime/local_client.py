@@ -164,8 +164,7 @@ class LocalClient:
         appended = conversation.append(branch.conversation, piece, self._template_of, names, self._end_texts)
         if appended.removed:
             branch.remove_end(appended.removed, self._codec)
-            num_stands = len(branch.tokens)
-            branch.rewritten = {"cause": "template_rewrote", "at_token": num_stands, "message": len(piece.messages)}
+            branch.rewritten_at = len(branch.tokens)
         if appended.addition:
             branch.add_text(appended.addition, self._codec, is_template=True)
         branch.conversation = appended.conversation
@@ -310,6 +309,7 @@ class LocalClient:
             namespace=branch.program.namespace,
             cursor=branch.cursor,
             num_known=branch.num_known,
+            rewritten_at=branch.rewritten_at,
             decoder=decoder,
             end_token_ids=frozenset(self._card.end_token_ids),
             context_length=self._card.context_length,
@@ -327,6 +327,7 @@ class LocalClient:
     def _end_turn(self, branch: Branch, ended: Ended) -> None:
         """The branch is its callers' again."""
         branch.cursor, branch.num_known, branch.running = ended.cursor, ended.num_computed, None
+        branch.rewritten_at = None
         written = self._spelled(ended.seq.tokens[ended.seq.num_prompt :])
         if ended.seq.leftover:
             leftover = guard(ended.seq.leftover, self._codec.special_names)

@@ -295,6 +295,9 @@ class PrefixCache:
             return {"cause": "cache_off", **miss}
         if seq.num_reusable <= at_token:
             return {"cause": "prompt_logprobs", **miss}
+        rewritten_at = seq.request.rewritten_at
+        if rewritten_at is not None and at_token >= rewritten_at:
+            return {"cause": "template_rewrote", **miss}
         return {**_explanation(self.tree, found.match, seq), **miss}
 
     # Counting --------------------------------------------------------------------------------------------------------

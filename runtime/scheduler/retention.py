@@ -13,10 +13,10 @@ valued by its age: H = 1 / (1 + age), the break-even rule.
 
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from ramet.radix.node import Node
-from ramet.runtime.scheduler.estimator import EDGES, NUM_BINS, HazardTable
+from ramet.runtime.scheduler.estimator import EDGES, NUM_BINS
 from ramet.runtime.scheduler.programs import Gap, Program, ProgramTable, State
 
 RebuildSeconds = Callable[[int, int], float]
@@ -40,7 +40,7 @@ class RetentionOrder:
         self.refresh_s = refresh_s
         self.extra_wait_s = extra_wait_s
         self._table, self._rebuild_s = table, rebuild_s
-        self._tables: dict[str, tuple[Gap, HazardTable]] = {}
+        self._tables: dict[str, tuple[Gap, _Known]] = {}
 
     def rank(self, node: Node, now: float) -> float:
         if node.is_superseded:
@@ -71,24 +71,24 @@ class RetentionOrder:
         gap = program.gap
         if gap is None:
             return RETURNING_HAZARD if program.state is not State.DONE else 0.0
-        table = self._hazard_table(program.program_id, gap, now)
+        table = self._known(program.program_id, gap)
         waited_s = max(0.0, now - gap.began_s)
         if gap.expected_s is None or gap.expected_s <= 0.0:
-            return float(table.effective[elapsed_bin(waited_s)])
-        stretch = float(table.mean_left_s[0]) / gap.expected_s  # the hint says how long, the table says how it scatters
-        return float(table.effective[elapsed_bin(waited_s * stretch)]) * stretch
+            return table.effective[elapsed_bin(waited_s)]
+        stretch = table.mean_s / gap.expected_s  # the hint says how long, the table says how it scatters
+        return table.effective[elapsed_bin(waited_s * stretch)] * stretch
 
     def chance_to_return(self, program: Program, within_s: float, now: float) -> float:
         """P(the gap ends within so many seconds | it has lasted so long)."""
         gap = program.gap
         if gap is None:
             return 1.0
-        table = self._hazard_table(program.program_id, gap, now)
+        table = self._known(program.program_id, gap)
         waited_s = max(0.0, now - gap.began_s)
         alive, later = table.survival[elapsed_bin(waited_s)], table.survival[elapsed_bin(waited_s + within_s)]
-        return 1.0 - float(later / alive) if alive > 0 else 0.0
+        return 1.0 - later / alive if alive > 0 else 0.0
 
-    def _hazard_table(self, program_id: str, gap: Gap, now: float) -> HazardTable:
+    def _known(self, program_id: str, gap: Gap) -> "_Known":
         """Looked up once per gap: what is learned while it lasts changes little."""
         found = self._tables.get(program_id)
         if found is not None and found[0] is gap:
@@ -96,8 +96,17 @@ class RetentionOrder:
         if len(self._tables) > 4 * len(self._table) + 64:
             self._tables.clear()
         table = self._table.estimator.table(gap.key)
-        self._tables[program_id] = (gap, table)
-        return table
+        known = _Known(table.effective.tolist(), table.survival.tolist(), float(table.mean_left_s[0]))
+        self._tables[program_id] = (gap, known)
+        return known
+
+
+class _Known(NamedTuple):
+    """A hazard table as plain floats: read one at a time, they are faster than arrays."""
+
+    effective: list[float]
+    survival: list[float]
+    mean_s: float
 
 
 def elapsed_bin(elapsed_s: float) -> int:

@@ -58,6 +58,8 @@ class Request:
     """Where an earlier turn of the branch left the tree: only tokens after it are looked up."""
     num_known: int = 0
     """Leading tokens that were computed before, by this branch or the one it was forked from."""
+    rewritten_at: int | None = None
+    """From this token on, what the branch had before was written anew by its chat template."""
     decoder: Decoder | None = None
     """None: nobody reads text (a simulation), or stops by it."""
     end_token_ids: frozenset[int] = frozenset()

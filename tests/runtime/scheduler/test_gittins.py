@@ -1,0 +1,63 @@
+"""The index follows the distribution: it turns into least attained service or into first come, first served."""
+
+import pytest
+
+from ramet.runtime.scheduler.fairshare import VirtualTime
+from ramet.runtime.scheduler.gittins import MIN_COMPLETIONS, ClassHistory, GittinsTable, service_level
+
+
+def test_one_size_is_one_over_what_is_left() -> None:
+    table = GittinsTable([10.0] * 5)
+    assert table.index(0.0, rebuild=1e-9) == pytest.approx(0.1)
+    assert table.index(6.0, rebuild=1e-9) == pytest.approx(0.25)
+
+
+def test_two_sizes_by_hand() -> None:
+    table = GittinsTable([1.0, 9.0])
+    assert table.index(0.0) == pytest.approx(0.5)  # stop at 1: half of them end, one second each
+    assert table.index(1.0) == pytest.approx(1 / 8)
+
+
+def test_falling_hazard_makes_it_least_attained_service() -> None:
+    table = GittinsTable([1.0] * 90 + [1000.0] * 10)
+    assert table.index(0.0) > table.index(2.0)
+
+
+def test_rising_hazard_makes_it_first_come_first_served() -> None:
+    table = GittinsTable([9.0, 10.0, 11.0])
+    assert table.index(0.0) < table.index(5.0) < table.index(8.0)
+
+
+def test_what_must_be_rebuilt_first_lowers_it() -> None:
+    table = GittinsTable([5.0, 10.0])
+    assert table.index(0.0, rebuild=20.0) < table.index(0.0)
+
+
+def test_beyond_all_that_was_seen_it_stays_finite_and_low() -> None:
+    assert 0 < GittinsTable([1.0, 2.0]).index(50.0) <= 1.0
+
+
+def test_a_class_knows_nothing_before_thirty_have_ended() -> None:
+    history = ClassHistory()
+    for number in range(MIN_COMPLETIONS):
+        assert history.index(0.0) is None
+        history.complete(1.0 + number)
+    assert history.index(0.0) is not None and history.mean == pytest.approx(15.5)
+
+
+def test_levels_double() -> None:
+    assert [service_level(a, 1.0) for a in (0, 0.9, 1, 1.9, 2, 3.9, 4, 8)] == [0, 0, 1, 1, 2, 2, 3, 4]
+
+
+def test_virtual_time_shares_by_weight() -> None:
+    virtual = VirtualTime()
+    light, heavy = virtual.join(1.0), virtual.join(3.0)
+    virtual.advance(8.0)
+    assert virtual.now == 2.0
+    assert heavy.finish(6.0) == 2.0 < light.finish(6.0)
+    virtual.leave(heavy)
+    virtual.advance(1.0)
+    assert virtual.now == 3.0
+    virtual.leave(light)
+    virtual.advance(5.0)
+    assert virtual.now == 3.0, "nobody is there to share"
