@@ -10,7 +10,8 @@ from typing import Protocol, TypeVar
 from ramet.runtime.errors import EngineFailed
 from ramet.runtime.failures import to_failed
 from ramet.runtime.scheduler.scheduler import Ended, RequestEvent, Scheduler
-from ramet.runtime.types import StepPlan, StepResult
+from ramet.runtime.scheduler.sequence import Request
+from ramet.runtime.types import BranchHandle, GapKind, StepPlan, StepResult
 
 log = logging.getLogger("ramet.engine")
 
@@ -26,21 +27,65 @@ class Executor(Protocol):
     def execute(self, plan: StepPlan) -> StepResult: ...
 
 
+class Listener(Protocol):
+    """Who is told what happens to programs, on the engine's thread: a program table, a trace. It decides nothing
+    here."""
+
+    def submitted(self, request: Request) -> None:
+        """Before the scheduler takes it."""
+        ...
+
+    def stepped(self, plan: StepPlan, seconds: float) -> None:
+        """After a step, before it is committed."""
+        ...
+
+    def ended(self, ended: Ended) -> None:
+        """A turn ended; its program waits now, for what `gap` may say later."""
+        ...
+
+    def gap(self, branch: BranchHandle, kind: GapKind, tool: str | None, expected_s: float | None) -> None: ...
+
+    def closed(self, program_id: str) -> None: ...
+
+
 class Engine:
     """Decides, works, decides."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor) -> None:
-        self.scheduler, self.executor = scheduler, executor
+    def __init__(self, scheduler: Scheduler, executor: Executor, listener: Listener | None = None) -> None:
+        self.scheduler, self.executor, self.listener = scheduler, executor, listener
 
     @property
     def has_work(self) -> bool:
         return self.scheduler.has_work
 
+    def submit(self, request: Request) -> None:
+        if self.listener is not None:
+            self.listener.submitted(request)
+        self.scheduler.submit(request)
+
     def step(self) -> list[RequestEvent]:
         plan = self.scheduler.schedule()  # decides, in ints
         is_empty = not (plan.rows or plan.ends or plan.copies or plan.moves)
         result = StepResult(()) if is_empty else self.executor.execute(plan)  # works, in tensors
+        if self.listener is not None and plan.rows:
+            self.listener.stepped(plan, result.compute_s)
         return self.scheduler.commit(result)  # decides, in ints
+
+    def take_ended(self) -> list[Ended]:
+        """The turns that ended since the last call."""
+        ended = self.scheduler.take_ended()
+        if self.listener is not None:
+            for each in ended:
+                self.listener.ended(each)
+        return ended
+
+    def gap(self, branch: BranchHandle, kind: GapKind, tool: str | None, expected_s: float | None) -> None:
+        if self.listener is not None:
+            self.listener.gap(branch, kind, tool, expected_s)
+
+    def closed(self, program_id: str) -> None:
+        if self.listener is not None:
+            self.listener.closed(program_id)
 
     def recover(self, error: Exception) -> list[RequestEvent]:
         """A step raised: everything in flight fails, nothing cached is trusted, and the next request finds an
@@ -145,7 +190,7 @@ class EngineLoop:
         self._tell(events)
 
     def _tell(self, events: Sequence[RequestEvent]) -> None:
-        ended = self._engine.scheduler.take_ended()
+        ended = self._engine.take_ended()
         if events or ended:
             self._on_step(events, ended)
 

@@ -192,6 +192,7 @@ class LocalClient:
         with self._lock:
             target = self._branches.at_rest(branch)
             target.gap = Gap(kind, tool, expected_s, self._engine.scheduler.clock.now())
+        self._loop.post(functools.partial(self._engine.gap, branch, kind, tool, expected_s))
 
     async def tokens(self, branch: BranchHandle) -> list[int]:
         with self._lock:
@@ -217,8 +218,11 @@ class LocalClient:
             for each in closing:
                 if not each.is_closed:
                     self._branches.close(each)
+            is_over = not owner.branches
             usage = owner.closed_usage if target is None else target.usage
         self._prune([each for each in closing if each.was_cut_short])
+        if is_over and self._loop.is_alive:
+            self._loop.post(functools.partial(self._engine.closed, branch.program_id))
         return usage
 
     def _prune(self, cancelled: Sequence[Branch]) -> None:
@@ -235,7 +239,7 @@ class LocalClient:
     def _abort_all(self, request_ids: Sequence[int]) -> None:
         for request_id in request_ids:
             self._engine.scheduler.abort(request_id)
-        self._settle(self._engine.scheduler.take_ended())
+        self._settle(self._engine.take_ended())
 
     # Turns -----------------------------------------------------------------------------------------------------------
 
@@ -321,7 +325,7 @@ class LocalClient:
         stream = EventStream()
         self._on_end[request.request_id] = on_end
         self._switchboard.connect(request.request_id, stream)
-        self._loop.post(functools.partial(self._engine.scheduler.submit, request))
+        self._loop.post(functools.partial(self._engine.submit, request))
         return stream
 
     def _end_turn(self, branch: Branch, ended: Ended) -> None:

@@ -87,6 +87,7 @@ class Scheduler:
         self._outbox: list[RequestEvent] = []
         self._ended: list[Ended] = []
         self._newcomers: list[Sequence] = []
+        self._look_from = 0
         self._deadlines: list[tuple[float, int]] = []
         self._groups: tuple[tuple[list[int], int], list[RowGroup]] = (([], 0), [])
 
@@ -231,9 +232,14 @@ class Scheduler:
                 return  # no overtaking: who is first in line and too large now will fit later
 
     def _look_again(self) -> None:
-        if self.order.reads_cache:
-            for seq in itertools.islice(self._waiting, _MAX_LOOKUPS):
-                seq.num_matched = self.cache.look(seq).num_tokens
+        """What those first in line would find now, and a few of the others in turn."""
+        if not self.order.reads_cache:
+            return
+        half = _MAX_LOOKUPS // 2
+        line = list(self._waiting)
+        self._look_from = self._look_from + half if self._look_from + half < len(line) else half
+        for seq in (*line[:half], *line[self._look_from : self._look_from + half]):
+            seq.num_matched = self.cache.look(seq).num_tokens
 
     def _admit(self, seq: Sequence, found: Found, draft: StepDraft, now: float) -> bool:
         if self._running and not self._may_start(seq, found):
