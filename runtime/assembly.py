@@ -12,6 +12,10 @@ from typing import get_args
 
 import torch
 
+from ramet.constrained import compile as grammars
+from ramet.constrained.grammar import CompiledGrammar
+from ramet.constrained.spec import Spec
+from ramet.constrained.vocabulary import Vocabulary
 from ramet.radix.tree import RadixTree
 from ramet.runtime.chat_template import ChatTemplate
 from ramet.runtime.clock import Clock, SystemClock
@@ -79,9 +83,11 @@ def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient
     num_pages = _plan_pages(options, source, device)
     loaded = _load(options, source, device, progress)
     allocator = PageAllocator(num_pages)
-    executor = _executor(options, loaded, allocator.pool_pages)
+    compile_grammar = _grammar_compiler(loaded)
+    executor = _executor(options, loaded, allocator.pool_pages, compile_grammar)
     engine = Engine(_scheduler(options, allocator, SystemClock()), executor)
-    return LocalClient(engine, loaded.tokenizer, _card(options, loaded, num_pages), _template(options, loaded)).start()
+    card, template = _card(options, loaded, num_pages), _template(options, loaded)
+    return LocalClient(engine, loaded.tokenizer, card, template, compile_grammar=compile_grammar).start()
 
 
 def _check(options: Options) -> None:
@@ -188,13 +194,26 @@ def _as_progress(told: BytesRead) -> Callable[[Progress], None]:
 # What works, what decides --------------------------------------------------------------------------------------------
 
 
-def _executor(options: Options, loaded: LoadedModel, pool_pages: int) -> LocalExecutor:
+def _grammar_compiler(loaded: LoadedModel) -> Callable[[Spec], CompiledGrammar]:
+    """Compiles over this model's vocabulary, which is read when the first grammar comes."""
+
+    @functools.cache
+    def vocabulary() -> Vocabulary:
+        return Vocabulary.from_tokenizer(loaded.tokenizer, more_end_ids=loaded.end_token_ids)
+
+    return lambda spec: grammars.compile(spec, vocabulary())
+
+
+def _executor(
+    options: Options, loaded: LoadedModel, pool_pages: int, compile_grammar: Callable[[Spec], CompiledGrammar]
+) -> LocalExecutor:
     kv = make_kv_pool(loaded.config, pool_pages, options.page_size, loaded.dtype, loaded.device)
     return LocalExecutor(
         loaded.model,
         kv,
         vocabulary_size=loaded.tokenizer.vocabulary_size,
         end_ids=loaded.end_token_ids,
+        compile_grammar=compile_grammar,
         seed=options.seed,
     )
 
