@@ -95,8 +95,10 @@ def as_text(figure: Figure) -> str:
     """For a terminal: the bars, and what was measured besides."""
     lines = [f"{figure.name}  {figure.title}  [{'holds' if figure.holds else 'does not hold'}]"]
     checked = {check.name for check in figure.checks}
-    for check in figure.checks:
-        lines.append(f"  {'ok ' if check.holds else 'NO '} {check.name:<44} {check.value:>12.4g}  {_range(check)}")
+    lines += [
+        f"  {'ok ' if check.holds else 'NO '} {check.name:<44} {check.value:>12.4g}  {_range(check)}"
+        for check in figure.checks
+    ]
     lines += [f"      {name:<44} {value:>12.4g}" for name, value in figure.values.items() if name not in checked]
     return "\n".join([*lines, *(f"      ({note})" for note in figure.notes)])
 

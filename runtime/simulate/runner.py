@@ -139,6 +139,11 @@ class Runner:
             self._arrive(session, session.arrived_s)
         return self._run(until_s)
 
+    def check_idle(self) -> None:
+        """AssertionError unless every page has its one owner, and none is leased."""
+        self._scheduler.check()
+        assert self._scheduler.cache.balance().leased == 0, "a turn ended and kept pages"
+
     # The loop --------------------------------------------------------------------------------------------------------
 
     def _run(self, until_s: float) -> Replay:
