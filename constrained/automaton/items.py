@@ -27,8 +27,8 @@ class Action(NamedTuple):
 
     def then(self, later: "Action") -> "Action":
         """Both, in this order, as one."""
-        low, high = max(self.low, later.low - self.add), min(self.high, later.high - self.add)
-        return Action(low, min(high, UNBOUNDED), self.add + later.add)
+        bound = UNBOUNDED if later.high >= UNBOUNDED else later.high - self.add
+        return Action(max(self.low, later.low - self.add), min(self.high, bound), self.add + later.add)
 
 
 FREE = Action()

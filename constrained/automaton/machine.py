@@ -107,6 +107,8 @@ class Machine:
         self.actions: npt.NDArray[np.int16] = np.zeros((256, 256), np.int16)
         self.flags: npt.NDArray[np.uint8] = np.zeros(256, np.uint8)
         self.action_values: list[Action] = [FREE]
+        self.action_table: npt.NDArray[np.int32] = np.array([FREE], dtype=np.int32)
+        """[A, 3] The same as an array: low, high, add."""
         self._action_ids: dict[Action, int] = {FREE: 0}
         self._nodes: list[frozenset[Node]] = []
         self._ids: dict[frozenset[Node], int] = {}
@@ -269,6 +271,7 @@ class Machine:
         if number is None:
             number = self._action_ids[action] = len(self.action_values)
             self.action_values.append(action)
+            self.action_table = np.array(self.action_values, dtype=np.int32)
         return number
 
     # Moves -----------------------------------------------------------------------------------------------------------

@@ -1,105 +1,150 @@
-// Walks the vocabulary's trie beside a deterministic byte automaton, depth first. See descend.py for the contract.
+// Walks the vocabulary's trie beside a deterministic byte automaton: one scan in preorder. See descend.py.
 
 #include <cstdint>
 
 namespace {
 
 constexpr uint8_t UNMADE = 1, EXITS = 2, ACTS = 4;
+constexpr int32_t UNBOUNDED = 1 << 30;
 
-struct Frame {
-    int32_t child, end, state;
-    uint8_t acts;
+// What holds at one depth of the walk: the state, and what the edges since the walk began demand of the counter.
+struct Place {
+    int32_t state, low, high, add;
+};
+
+struct Trie {
+    const uint8_t* byte;
+    const int32_t *depth, *end, *single, *token_offset, *token_ids;
+};
+
+struct Machine {
+    const int32_t* targets;
+    const int16_t* actions;
+    const uint8_t* flags;
+    const int32_t* action_values;  // [A, 3] low, high, add
+};
+
+void mark(const Trie& trie, int32_t node, uint32_t* words) {
+    const int32_t token = trie.single[node];
+    if (token >= 0) {
+        words[token >> 5] |= 1u << (token & 31);
+    } else if (token == -2) {
+        for (int32_t j = trie.token_offset[node]; j < trie.token_offset[node + 1]; ++j) {
+            words[trie.token_ids[j] >> 5] |= 1u << (trie.token_ids[j] & 31);
+        }
+    }
+}
+
+// A list of rows of `width` int32 that knows when it is full.
+struct List {
+    int32_t* data;
+    int64_t room, length;
+    bool full;
+
+    void add(int32_t node, const Place& place) {
+        if (length >= room) {
+            full = true;
+            return;
+        }
+        int32_t* row = data + 5 * length++;
+        row[0] = node;
+        row[1] = place.state;
+        row[2] = place.low;
+        row[3] = place.high;
+        row[4] = place.add;
+    }
 };
 
 }  // namespace
 
 extern "C" {
 
-// One descent. Gives 0, or 1 where a list is full (the caller makes room and starts again).
-// sizes: in: capacities; out: lengths, of reached, exits, acts, pending.
+// Starts, exits, counted and pending are rows (node, state, low, high, add). Tokens of nodes that are reached in the
+// window (low, high) are marked in `words`; nodes reached in a narrower one are listed in `counted`. Gives 0, or 1
+// where a list is full (the caller makes room and starts again). lengths: of exits, counted, pending.
 int32_t ramet_descend(
-    const int32_t* first_child, const uint8_t* bytes,                                // trie
-    const int32_t* targets, const int16_t* actions, const uint8_t* flags,            // machine
-    const int32_t* nodes, const int32_t* states, int64_t num_starts,                 // where to begin
-    int32_t* reached,                                                                // [sizes[0]]
-    int32_t* exit_nodes, int32_t* exit_states,                                       // [sizes[1]]
-    int32_t* act_nodes, int32_t* act_targets, int32_t* act_numbers,                  // [sizes[2]]
-    int32_t* pending_nodes, int32_t* pending_states,                                 // [sizes[3]]
-    int64_t* sizes, Frame* stack, int64_t stack_size) {
-    const int64_t room[4] = {sizes[0], sizes[1], sizes[2], sizes[3]};
-    int64_t used[4] = {0, 0, 0, 0};
+    const uint8_t* byte, const int32_t* depth, const int32_t* end, const int32_t* single, const int32_t* token_offset,
+    const int32_t* token_ids, const int32_t* targets, const int16_t* actions, const uint8_t* flags,
+    const int32_t* action_values, const int32_t* starts, int64_t num_starts, int32_t low, int32_t high,
+    int32_t* exits, int32_t* counted, int32_t* pending, int64_t room, int64_t* lengths, uint32_t* words,
+    int32_t* stack) {
+    const Trie trie = {byte, depth, end, single, token_offset, token_ids};
+    const Machine machine = {targets, actions, flags, action_values};
+    List exit_list = {exits, room, 0, false}, counted_list = {counted, room, 0, false};
+    List pending_list = {pending, room, 0, false};
+    Place* places = reinterpret_cast<Place*>(stack);
+
     for (int64_t start = 0; start < num_starts; ++start) {
-        int64_t depth = 0;
-        int32_t node = nodes[start], state = states[start];
-        for (;;) {
-            // enter `node` in `state`
-            const uint8_t flag = flags[state];
-            if (flag & UNMADE) {
-                if (used[3] >= room[3]) return 1;
-                pending_nodes[used[3]] = node;
-                pending_states[used[3]++] = state;
-            } else {
-                if (flag & EXITS) {
-                    if (used[1] >= room[1]) return 1;
-                    exit_nodes[used[1]] = node;
-                    exit_states[used[1]++] = state;
-                }
-                if (depth >= stack_size) return 1;
-                stack[depth++] = {first_child[node], first_child[node + 1], state, static_cast<uint8_t>(flag & ACTS)};
+        const int32_t* row = starts + 5 * start;
+        const int32_t root = row[0], stop = trie.end[root], base = trie.depth[root];
+        Place here = {row[1], row[2], row[3], row[4]};
+        const uint8_t flag = machine.flags[here.state];
+        if (flag & UNMADE) {
+            pending_list.add(root, here);
+            continue;
+        }
+        if (flag & EXITS) exit_list.add(root, here);
+        places[0] = here;
+        int32_t node = root + 1;
+        while (node < stop) {
+            const int32_t level = trie.depth[node] - base;
+            const Place& above = places[level - 1];
+            const int64_t edge = static_cast<int64_t>(above.state) * 256 + trie.byte[node];
+            const int32_t target = machine.targets[edge];
+            if (target < 0) {
+                node = trie.end[node];
+                continue;
             }
-            // find the next node to enter
-            bool found = false;
-            while (depth > 0 && !found) {
-                Frame& top = stack[depth - 1];
-                const int32_t* row = targets + static_cast<int64_t>(top.state) * 256;
-                while (top.child < top.end) {
-                    const int32_t child = top.child++;
-                    const int32_t target = row[bytes[child]];
-                    if (target < 0) continue;
-                    if (top.acts) {
-                        const int16_t action = actions[static_cast<int64_t>(top.state) * 256 + bytes[child]];
-                        if (action != 0) {
-                            if (used[2] >= room[2]) return 1;
-                            act_nodes[used[2]] = child;
-                            act_targets[used[2]] = target;
-                            act_numbers[used[2]++] = action;
-                            continue;
-                        }
+            here = above;
+            here.state = target;
+            if (machine.flags[above.state] & ACTS) {
+                const int16_t action = machine.actions[edge];
+                if (action != 0) {
+                    const int32_t* value = machine.action_values + 3 * action;
+                    if (value[0] - above.add > here.low) here.low = value[0] - above.add;
+                    if (value[1] < UNBOUNDED && value[1] - above.add < here.high) here.high = value[1] - above.add;
+                    here.add += value[2];
+                    if (here.low > here.high) {
+                        node = trie.end[node];
+                        continue;
                     }
-                    if (used[0] >= room[0]) return 1;
-                    reached[used[0]++] = child;
-                    if (first_child[child] == first_child[child + 1]) continue;  // a leaf: nothing to read, nothing to leave
-                    node = child;
-                    state = target;
-                    found = true;
-                    break;
                 }
-                if (!found) --depth;
             }
-            if (!found) break;
+            if (here.low == low && here.high == high) {
+                mark(trie, node, words);
+            } else if (trie.single[node] != -1) {
+                counted_list.add(node, here);
+            }
+            if (trie.end[node] == node + 1) {
+                ++node;
+                continue;
+            }
+            const uint8_t state_flag = machine.flags[target];
+            if (state_flag & UNMADE) {
+                pending_list.add(node, here);
+                node = trie.end[node];
+                continue;
+            }
+            if (state_flag & EXITS) exit_list.add(node, here);
+            places[level] = here;
+            ++node;
         }
     }
-    for (int i = 0; i < 4; ++i) sizes[i] = used[i];
-    return 0;
+    lengths[0] = exit_list.length;
+    lengths[1] = counted_list.length;
+    lengths[2] = pending_list.length;
+    return exit_list.full || counted_list.full || pending_list.full;
 }
 
-// Set the bits of all ids that end in these nodes. single: the one id of a node, -1 none, -2 several.
-int64_t ramet_mark(
-    const int32_t* nodes, int64_t num_nodes, const int32_t* single, const int32_t* token_offset,
+// Set the bits of the ids that end in those nodes of `counted` whose window holds `counter`.
+void ramet_mark(
+    const int32_t* counted, int64_t num, int32_t counter, const int32_t* single, const int32_t* token_offset,
     const int32_t* token_ids, uint32_t* words) {
-    int64_t marked = 0;
-    for (int64_t i = 0; i < num_nodes; ++i) {
-        const int32_t node = nodes[i], token = single[node];
-        if (token >= 0) {
-            words[token >> 5] |= 1u << (token & 31);
-            ++marked;
-        } else if (token == -2) {
-            for (int32_t j = token_offset[node]; j < token_offset[node + 1]; ++j, ++marked) {
-                words[token_ids[j] >> 5] |= 1u << (token_ids[j] & 31);
-            }
-        }
+    const Trie trie = {nullptr, nullptr, nullptr, single, token_offset, token_ids};
+    for (int64_t i = 0; i < num; ++i) {
+        const int32_t* row = counted + 5 * i;
+        if (row[2] <= counter && counter <= row[3]) mark(trie, row[0], words);
     }
-    return marked;
 }
 
 }  // extern "C"

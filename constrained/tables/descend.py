@@ -1,8 +1,9 @@
-"""One descent: from (node, state) pairs down the trie along free edges of the machine, to the leaves.
+"""One descent: down the trie along the machine's edges, from places to the leaves.
 
-Two implementations of one contract, equal as sets: `NativeDescent` (C++, depth first) and `NumpyDescent` (level by
-level). Neither knows calls or counters; both say where a state has exits or an edge has an action, and go no further
-over such an edge. States that are not made yet are made on the way.
+A place is a row (node, state, low, high, add) of int32: the trie node, the machine's state there, the values of the
+frame's counter for which the way there is open, and by how much it has grown on the way. Two implementations of one
+contract: `NativeDescent` (C++, one scan in preorder) and `NumpyDescent` (level by level). Neither knows calls; both
+say where a state has exits. States that are not made yet are made on the way.
 """
 
 import ctypes
@@ -11,37 +12,33 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ramet.constrained.automaton.items import UNBOUNDED
 from ramet.constrained.automaton.machine import ACTS, EXITS, UNMADE, Machine
 from ramet.constrained.tables.native import load_library
-from ramet.constrained.tables.trie import Ints, Trie, spans
+from ramet.constrained.tables.trie import Ints, Trie
 
-_NONE: Ints = np.zeros(0, dtype=np.int32)
+NODE, STATE, LOW, HIGH, ADD = range(5)
+"""Columns of a place."""
+NO_PLACES: Ints = np.zeros((0, 5), dtype=np.int32)
 
 
 class Descended(NamedTuple):
-    """What a descent met. All int32, in no order."""
+    """What a descent met."""
 
-    reached: Ints
-    """Nodes below the start."""
-    exit_nodes: Ints
-    """Nodes with children, the start too, in a state with exits..."""
-    exit_states: Ints
-    """...and that state."""
-    act_nodes: Ints
-    """Nodes behind an edge with an action,"""
-    act_targets: Ints
-    """the state there,"""
-    act_numbers: Ints
-    """and the action."""
+    exits: Ints
+    """[E, 5] Places with children, those of the start too, whose state has exits."""
+    counted: Ints
+    """[C, 5] Places reached in a narrower window than the start's, where a token ends."""
 
 
 class Descent(Protocol):
     """The contract."""
 
-    def __call__(self, nodes: Ints, states: Ints) -> Descended: ...
+    def __call__(self, starts: Ints, low: int, high: int, words: Ints) -> Descended:
+        """From `starts` [S, 5], all with this window. Tokens reached in the same window are marked in `words`."""
 
-    def mark(self, nodes: Ints, words: Ints) -> None:
-        """Set the bits of all ids that end in these nodes; words: int32 [ceil(V / 32)]."""
+    def mark(self, counted: Ints, counter: int, words: Ints) -> None:
+        """Mark the tokens of places whose window holds the counter."""
 
 
 def best_descent(machine: Machine, trie: Trie) -> Descent:
@@ -50,40 +47,56 @@ def best_descent(machine: Machine, trie: Trie) -> Descent:
     return NumpyDescent(machine, trie) if library is None else NativeDescent(machine, trie, library)
 
 
+def places(nodes: Ints, state: int, low: int, high: int, add: int) -> Ints:
+    """Nodes that all stand in one state with one window."""
+    made = np.empty((len(nodes), 5), dtype=np.int32)
+    made[:, NODE] = nodes
+    made[:, STATE:] = (state, low, high, add)
+    return made
+
+
 class NumpyDescent:
-    """Level by level: twenty array operations a level, so long thin tries are slow."""
+    """Level by level: some thirty array operations a level."""
 
     def __init__(self, machine: Machine, trie: Trie) -> None:
         self.machine, self.trie = machine, trie
 
-    def __call__(self, nodes: Ints, states: Ints) -> Descended:
-        found: list[list[Ints]] = [[] for _ in Descended._fields]
-        reached, exit_nodes, exit_states, act_nodes, act_targets, act_numbers = found
-        while len(nodes):
-            flags = self._made_flags(states)
-            leaving = (flags & EXITS) != 0
-            exit_nodes.append(nodes[leaving])
-            exit_states.append(states[leaving])
-            first = self.trie.first_child[nodes]
-            counts = self.trie.first_child[nodes + 1] - first
-            children = spans(first, counts)
-            sources, symbols = np.repeat(states, counts), self.trie.byte[children]
-            states = self.machine.targets[sources, symbols]
-            free = states >= 0
-            if (flags & ACTS).any():
-                numbers = self.machine.actions[sources, symbols]
-                acting = free & (numbers != 0)
-                act_nodes.append(children[acting])
-                act_targets.append(states[acting])
-                act_numbers.append(numbers[acting].astype(np.int32))
-                free &= numbers == 0
-            nodes, states = children[free], states[free]
-            reached.append(nodes)
-            inner = self.trie.first_child[nodes + 1] > self.trie.first_child[nodes]
-            nodes, states = nodes[inner], states[inner]
-        return Descended(*(np.concatenate(part) if part else _NONE for part in found))
+    def __call__(self, starts: Ints, low: int, high: int, words: Ints) -> Descended:
+        exits, counted, reached = [NO_PLACES], [NO_PLACES], [NO_PLACES[:, NODE]]
+        here = starts
+        while len(here):
+            flags = self._made_flags(here[:, STATE])
+            exits.append(here[(flags & EXITS) != 0])
+            below = self._step(here, flags)
+            same = (below[:, LOW] == low) & (below[:, HIGH] == high)
+            reached.append(below[same, NODE])
+            narrower = below[~same]
+            counted.append(narrower[self.trie.single_token[narrower[:, NODE]] != -1])
+            here = below[self.trie.has_children(below[:, NODE])]
+        self._set_bits(np.concatenate(reached), words)
+        return Descended(np.concatenate(exits), np.concatenate(counted))
 
-    def mark(self, nodes: Ints, words: Ints) -> None:
+    def mark(self, counted: Ints, counter: int, words: Ints) -> None:
+        holds = (counted[:, LOW] <= counter) & (counter <= counted[:, HIGH])
+        self._set_bits(counted[holds, NODE], words)
+
+    def _step(self, here: Ints, flags: npt.NDArray[np.uint8]) -> Ints:
+        """All places one byte below."""
+        children, counts = self.trie.children_of(here[:, NODE])
+        below = np.repeat(here, counts, axis=0)
+        sources, symbols = below[:, STATE].copy(), self.trie.byte[children]
+        below[:, NODE], below[:, STATE] = children, self.machine.targets[sources, symbols]
+        alive = below[:, STATE] >= 0
+        if (flags & ACTS).any():
+            values = self.machine.action_table[self.machine.actions[sources, symbols]]  # [N, 3] low, high, add
+            below[:, LOW] = np.maximum(below[:, LOW], values[:, 0] - below[:, ADD])
+            bound = np.where(values[:, 1] >= UNBOUNDED, UNBOUNDED, values[:, 1] - below[:, ADD])
+            below[:, HIGH] = np.minimum(below[:, HIGH], bound)
+            below[:, ADD] += values[:, 2]
+            alive &= below[:, LOW] <= below[:, HIGH]
+        return below[alive]
+
+    def _set_bits(self, nodes: Ints, words: Ints) -> None:
         bits = np.unpackbits(words.view(np.uint8), bitorder="little")
         bits[self.trie.tokens_of(nodes)] = 1
         words[:] = np.packbits(bits, bitorder="little").view(np.int32)
@@ -98,69 +111,63 @@ class NumpyDescent:
 
 
 class NativeDescent:
-    """Depth first in C++; buffers are kept and grow. Not for two threads at once: the machine's lock is held."""
+    """One scan in C++; its buffers are kept and grow. The machine's lock is held, so one thread runs at a time."""
 
     def __init__(self, machine: Machine, trie: Trie, library: ctypes.CDLL) -> None:
         self.machine, self.trie = machine, trie
-        self._run = library.ramet_descend
-        self._run.restype = ctypes.c_int32
-        self._mark = library.ramet_mark
-        self._mark.restype = ctypes.c_int64
-        self._stack = np.zeros(16 * 1024, dtype=np.uint8)
-        self._stack_size = len(self._stack) // 16
-        self._trie = (trie.first_child.ctypes.data, trie.byte.ctypes.data)
-        self._resize(trie.num_nodes + 64)
+        self._run, self._mark = library.ramet_descend, library.ramet_mark
+        self._run.restype, self._mark.restype = ctypes.c_int32, None
+        self._tokens = tuple(map(_pointer, (trie.single_token, trie.token_offset, trie.token_ids)))
+        self._trie = (_pointer(trie.byte), _pointer(trie.depth), _pointer(trie.end), *self._tokens)
+        self._stack = np.zeros((int(trie.depth.max()) + 2, 4), dtype=np.int32)
+        self._lengths = np.zeros(3, dtype=np.int64)
+        self._resize(4096)
 
     def _resize(self, room: int) -> None:
         self._room = room
-        self._buffers = [np.zeros(room, dtype=np.int32) for _ in range(8)]
-        self._pointers = [ctypes.c_void_p(buffer.ctypes.data) for buffer in self._buffers]
+        self._lists = [np.zeros((room, 5), dtype=np.int32) for _ in range(3)]
+        self._pointers = tuple(map(_pointer, self._lists))
 
-    def __call__(self, nodes: Ints, states: Ints) -> Descended:
-        parts: list[tuple[Ints, ...]] = []
-        while len(nodes):
-            sizes = self._descend(np.ascontiguousarray(nodes), np.ascontiguousarray(states))
-            lengths = (sizes[0], sizes[1], sizes[1], sizes[2], sizes[2], sizes[2], sizes[3], sizes[3])
-            got = [buffer[:n].copy() for buffer, n in zip(self._buffers, lengths, strict=True)]
-            parts.append(tuple(got[:6]))
-            nodes, states = got[6], got[7]
-            if len(states):
-                self.machine.make_all(np.unique(states).tolist())
-        if not parts:
-            return Descended(*[_NONE] * 6)
-        return Descended(*(p[0] if len(p) == 1 else np.concatenate(p) for p in zip(*parts, strict=True)))
+    def __call__(self, starts: Ints, low: int, high: int, words: Ints) -> Descended:
+        parts: list[Descended] = []
+        while len(starts):
+            lengths = self._descend(np.ascontiguousarray(starts), low, high, words)
+            exits, counted, starts = (whole[:n].copy() for whole, n in zip(self._lists, lengths, strict=True))
+            parts.append(Descended(exits, counted))
+            if len(starts):
+                self.machine.make_all(np.unique(starts[:, STATE]).tolist())
+        if len(parts) == 1:
+            return parts[0]
+        return Descended(*map(np.concatenate, zip(*parts, strict=True))) if parts else Descended(NO_PLACES, NO_PLACES)
 
-    def mark(self, nodes: Ints, words: Ints) -> None:
-        nodes = np.ascontiguousarray(nodes)
-        self._mark(
-            ctypes.c_void_p(nodes.ctypes.data),
-            ctypes.c_int64(len(nodes)),
-            ctypes.c_void_p(self.trie.single_token.ctypes.data),
-            ctypes.c_void_p(self.trie.token_offset.ctypes.data),
-            ctypes.c_void_p(self.trie.token_ids.ctypes.data),
-            ctypes.c_void_p(words.ctypes.data),
-        )
+    def mark(self, counted: Ints, counter: int, words: Ints) -> None:
+        rows = np.ascontiguousarray(counted)
+        self._mark(_pointer(rows), ctypes.c_int64(len(rows)), ctypes.c_int32(counter), *self._tokens, _pointer(words))
 
-    def _descend(self, nodes: Ints, states: Ints) -> list[int]:
+    def _descend(self, starts: Ints, low: int, high: int, words: Ints) -> list[int]:
         machine = self.machine
         while True:
-            sizes = np.full(4, self._room, dtype=np.int64)
-            status = self._run(
-                *map(ctypes.c_void_p, self._trie),
-                ctypes.c_void_p(machine.targets.ctypes.data),
-                ctypes.c_void_p(machine.actions.ctypes.data),
-                ctypes.c_void_p(machine.flags.ctypes.data),
-                ctypes.c_void_p(nodes.ctypes.data),
-                ctypes.c_void_p(states.ctypes.data),
-                ctypes.c_int64(len(nodes)),
+            is_full = self._run(
+                *self._trie,
+                _pointer(machine.targets),
+                _pointer(machine.actions),
+                _pointer(machine.flags),
+                _pointer(machine.action_table),
+                _pointer(starts),
+                ctypes.c_int64(len(starts)),
+                ctypes.c_int32(low),
+                ctypes.c_int32(high),
                 *self._pointers,
-                ctypes.c_void_p(sizes.ctypes.data),
-                ctypes.c_void_p(self._stack.ctypes.data),
-                ctypes.c_int64(self._stack_size),
+                ctypes.c_int64(self._room),
+                _pointer(self._lengths),
+                _pointer(words),
+                _pointer(self._stack),
             )
-            if status == 0:
-                found: list[int] = sizes.tolist()
+            if not is_full:
+                found: list[int] = self._lengths.tolist()
                 return found
-            self._resize(self._room * 2)
-            self._stack = np.zeros(len(self._stack) * 2, dtype=np.uint8)
-            self._stack_size *= 2
+            self._resize(self._room * 4)  # bits that are set already are set again
+
+
+def _pointer(array: npt.NDArray[np.generic]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)

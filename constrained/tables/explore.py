@@ -1,34 +1,29 @@
 """Which tokens fit in a state: a walk of the vocabulary's trie beside the machine (`descend` does the inner loop).
 
 A walk starts with some trie nodes in one state and stays in one frame. It yields, for every window of the frame's
-counter, the nodes it reaches (tokens that end there are allowed) and the nodes at which the frame may end (the rest
-of the token is read by the frame below, in a walk of its own). A call is a walk in the callee, whose counter is known,
-so its result is plain nodes. Every walk is remembered by (nodes, state): what grammars share is walked once.
+counter, the tokens that end on the way and the nodes at which the frame may end (the rest of the token is read by the
+frame below, in a walk of its own). A call is a walk in the callee, whose counter is known, so its result is a plain
+mask. Every walk is remembered by (nodes, state): what grammars share is walked once.
 """
 
+import bisect
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ramet.constrained.automaton.items import UNBOUNDED, Action
-from ramet.constrained.automaton.machine import Machine
-from ramet.constrained.tables.descend import Descent, best_descent
-from ramet.constrained.tables.trie import Ints, Trie, spans
+from ramet.constrained.automaton.machine import ByteEdge, CallEdge, Machine
+from ramet.constrained.tables.descend import ADD, HIGH, LOW, NODE, STATE, Descent, best_descent, places
+from ramet.constrained.tables.trie import Ints, Trie
 from ramet.constrained.vocabulary import Vocabulary, Words
 
 Window = tuple[int, int]
 """Values of the counter, both ends included, in which something holds."""
 
-_Add = Callable[[tuple[int, int, int, int], Ints], None]
-"""Takes (state, low, high, add) and nodes, to be walked later."""
-
 EVERY: Window = (0, UNBOUNDED)
-_NONE = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,57 +48,48 @@ class NodeSet:
 class Walk:
     """The result of a walk, by windows of the frame's counter."""
 
-    reached: dict[Window, list[Ints]] = field(default_factory=lambda: defaultdict(list))
+    words: dict[Window, Words] = field(default_factory=dict)
+    """Tokens that fit."""
+    counted: list[Ints] = field(default_factory=list)
+    """Places of more tokens, each with a window of its own."""
     ended: dict[Window, list[Ints]] = field(default_factory=lambda: defaultdict(list))
-    specials: dict[Window, list[int]] = field(default_factory=lambda: defaultdict(list))
-    _cuts: list[int] | None = None
-    _answers: dict[int, Answer] = field(default_factory=dict)
+    """Nodes at which the frame may end."""
+    answers: list[tuple[int, int, Answer]] = field(default_factory=list)
+    """Disjoint ranges of the counter with one answer each, in order."""
 
-    def cut_of(self, counter: int) -> int:
-        """The number of the interval of counters with one answer."""
-        if self._cuts is None:
-            windows = [*self.reached, *self.ended, *self.specials]
-            self._cuts = sorted({c for low, high in windows for c in (low, high + 1)})
-        number = 0
-        for cut in self._cuts:
-            if counter < cut:
-                break
-            number += 1
-        return number
+    def known(self, counter: int) -> Answer | None:
+        """The answer for this counter, if one was made already."""
+        answers = self.answers
+        if len(answers) == 1:
+            low, high, answer = answers[0]
+            return answer if low <= counter <= high else None
+        index = bisect.bisect_right(answers, counter, key=_first) - 1
+        if index < 0 or answers[index][1] < counter:
+            return None
+        return answers[index][2]
 
-
-def _at(parts: dict[Window, list[Ints]], counter: int) -> list[Ints]:
-    return [nodes for (low, high), all_nodes in parts.items() if low <= counter <= high for nodes in all_nodes]
-
-
-def _grouped(keys: npt.NDArray[np.integer[Any]], nodes: Ints) -> Iterator[tuple[int, Ints]]:
-    """The nodes of each key."""
-    if not len(keys):
-        return
-    first = int(keys[0])
-    if (keys == first).all():
-        yield first, nodes
-        return
-    order = np.argsort(keys, kind="stable")
-    keys, nodes = keys[order], nodes[order]
-    cuts = np.flatnonzero(keys[1:] != keys[:-1]) + 1
-    for start, end in itertools.pairwise([0, *cuts.tolist(), len(keys)]):
-        yield int(keys[start]), nodes[start:end]
+    def range_around(self, counter: int) -> Window:
+        """The counters for which the answer is the same."""
+        low, high = EVERY
+        for start, end in itertools.chain(self.words, self.ended):
+            for cut in (start, end + 1):
+                if cut <= counter:
+                    low = max(low, cut)
+                else:
+                    high = min(high, cut - 1)
+        for rows in self.counted:
+            cuts = np.concatenate([rows[:, LOW], rows[:, HIGH] + 1])
+            before = cuts <= counter
+            low = max(low, int(cuts.max(where=before, initial=low)))
+            high = min(high, int(cuts.min(where=~before, initial=high + 1)) - 1)
+        return low, high
 
 
-def _without_one(here: Ints, start: Ints) -> Ints:
-    """`here` less one occurrence of each start node: what is left was reached by reading."""
-    values, counts = np.unique(here, return_counts=True)
-    return values[counts > np.isin(values, start)]
+def _first(entry: tuple[int, int, Answer]) -> int:
+    return entry[0]
 
 
-def _merged(parts: list[Ints]) -> Ints:
-    if not parts:
-        return _NONE
-    return np.unique(np.concatenate(parts))
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Task:
     """Nodes that stand in one state, with what happened to the counter since the walk began."""
 
@@ -112,10 +98,35 @@ class _Task:
     high: int
     add: int
 
-    def after(self, action: Action) -> tuple[int, int, int] | None:
-        """The window and growth once the action is done too; None: it can't be."""
-        low, high = max(self.low, action.low - self.add), min(self.high, action.high - self.add)
-        return None if low > high else (low, high, self.add + action.add)
+    def after(self, action: Action, state: int) -> "_Task | None":
+        """In `state`, once the action is done too; None: it can't be."""
+        done = Action(self.low, self.high, self.add).then(action)
+        return _Task(state, *done) if done.low <= done.high else None
+
+    @property
+    def window(self) -> Window:
+        return self.low, self.high
+
+
+class _Running:
+    """A walk in progress: what it found, and what is still to do."""
+
+    def __init__(self, num_words: int) -> None:
+        self.walk = Walk()
+        self.waiting: dict[_Task, list[Ints]] = {}
+        self._num_words = num_words
+
+    def later(self, task: _Task | None, nodes: Ints) -> None:
+        """Go on from these nodes."""
+        if task is not None and len(nodes):
+            self.waiting.setdefault(task, []).append(nodes)
+
+    def words(self, window: Window) -> Words:
+        """The mask of a window, to be written to."""
+        found = self.walk.words.get(window)
+        if found is None:
+            found = self.walk.words[window] = np.zeros(self._num_words, dtype=np.int32)
+        return found
 
 
 class Explorer:
@@ -137,123 +148,135 @@ class Explorer:
         fresh: the frame was entered just now, so it can't end before it has read something.
         """
         walk = self._walks.get((start.number, state, fresh))
-        if walk is None:
-            with self.machine.lock:
-                walk = self._walks[start.number, state, fresh] = self._walk(start, state, fresh)
-        cut = walk.cut_of(counter)
-        found = walk._answers.get(cut)
+        found = None if walk is None else walk.known(counter)
         if found is None:
             with self.machine.lock:
-                found = walk._answers[cut] = self._answer(walk, counter)
+                walk = self._walk(start, state, fresh)
+                found = walk.known(counter) or self._make_answer(walk, counter)
         return found
 
-    def _answer(self, walk: Walk, counter: int) -> Answer:
-        reached = _at(walk.reached, counter)
-        specials = [token for (a, b), ids in walk.specials.items() if a <= counter <= b for token in ids]
-        words = self.vocabulary.pack(specials) if specials or reached else None
-        if words is not None:
-            for nodes in reached:
-                self.descent.mark(nodes, words)
-            words = words if words.any() else None
-        self.num_bytes += 0 if words is None else words.nbytes
-        ended = _at(walk.ended, counter)
-        return Answer(words, self._node_set(_merged(ended)) if ended else None)
+    def statistics(self) -> dict[str, int]:
+        """Sizes, for logs and tests."""
+        return {"walks": len(self._walks), "node_sets": len(self._sets), "num_bytes": self.num_bytes}
+
+    # Answers ---------------------------------------------------------------------------------------------------------
+
+    def _make_answer(self, walk: Walk, counter: int) -> Answer:
+        window = walk.range_around(counter)
+        answer = Answer(self._allowed(walk, counter), self._rest(walk, counter))
+        bisect.insort(walk.answers, (*window, answer), key=_first)
+        return answer
+
+    def _allowed(self, walk: Walk, counter: int) -> Words | None:
+        masks = [words for (low, high), words in walk.words.items() if low <= counter <= high]
+        if len(masks) == 1 and not walk.counted:
+            return masks[0] if masks[0].any() else None
+        if not masks and not walk.counted:
+            return None
+        made = np.zeros(self.vocabulary.num_words, dtype=np.int32)
+        for words in masks:
+            np.bitwise_or(made, words, out=made)
+        for rows in walk.counted:
+            self.descent.mark(rows, counter, made)
+        self.num_bytes += made.nbytes
+        return made if made.any() else None
+
+    def _rest(self, walk: Walk, counter: int) -> NodeSet | None:
+        parts = [n for (low, high), nodes in walk.ended.items() if low <= counter <= high for n in nodes]
+        return self._node_set(np.unique(np.concatenate(parts))) if parts else None
 
     def _node_set(self, nodes: Ints) -> NodeSet:
-        nodes = np.ascontiguousarray(nodes, dtype=np.int32)
         key = nodes.tobytes()
         found = self._sets.get(key)
         if found is None:
-            found = self._sets[key] = NodeSet(nodes, len(self._sets))
+            found = self._sets[key] = NodeSet(np.ascontiguousarray(nodes), len(self._sets))
             self.num_bytes += nodes.nbytes
         return found
 
     # Walking ---------------------------------------------------------------------------------------------------------
 
     def _walk(self, start: NodeSet, state: int, fresh: bool) -> Walk:
-        walk = Walk()
-        waiting: dict[tuple[int, int, int, int], list[Ints]] = {}
+        """The walk from these nodes, remembered."""
+        key = (start.number, state, fresh)
+        found = self._walks.get(key)
+        if found is None:
+            running = _Running(self.vocabulary.num_words)
+            self._descend(running, _Task(state, *EVERY, 0), start.nodes, fresh)
+            while running.waiting:
+                task = next(iter(running.waiting))
+                self._descend(running, task, np.unique(np.concatenate(running.waiting.pop(task))), False)
+            found = self._walks[key] = running.walk
+            self.num_bytes += sum(w.nbytes for w in found.words.values()) + sum(c.nbytes for c in found.counted)
+        return found
 
-        def add(task: tuple[int, int, int, int], nodes: Ints) -> None:
-            if len(nodes):
-                waiting.setdefault(task, []).append(nodes)
+    def _descend(self, running: _Running, task: _Task, nodes: Ints, fresh: bool) -> None:
+        """Go down to the leaves; then leave the states that have exits."""
+        nodes = nodes[self.trie.has_children(nodes)]
+        starts = places(nodes, task.state, task.low, task.high, task.add)
+        found = self.descent(starts, task.low, task.high, running.words(task.window))
+        if len(found.counted):
+            running.walk.counted.append(found.counted)
+        for here, at in _grouped(found.exits):
+            ended = at
+            if fresh and here.state == task.state and here.window == task.window:
+                ended = _without_one(at, nodes)  # where it has read nothing yet
+            self._leave(running, here, at, ended)
 
-        self._descend(walk, _Task(state, *EVERY, 0), start.nodes, add, fresh)
-        while waiting:
-            key = next(iter(waiting))
-            nodes = _merged(waiting.pop(key))
-            self._descend(walk, _Task(*key), nodes, add, False)
-        return walk
-
-    def _descend(self, walk: Walk, task: _Task, nodes: Ints, add: _Add, fresh: bool) -> None:
-        """Follow free edges from these nodes down to the leaves; hand everything else to `add`."""
-        nodes = self._inner(nodes)
-        found = self.descent(nodes, np.full(len(nodes), task.state, dtype=np.int32))
-        if len(found.reached):
-            walk.reached[task.low, task.high].append(found.reached)
-        if len(found.act_nodes):
-            self._act(walk, task, found.act_nodes, found.act_targets, found.act_numbers, add)
-        for state, here in _grouped(found.exit_states, found.exit_nodes):
-            ended = here
-            if fresh and state == task.state:
-                ended = _without_one(here, nodes)  # where it has read nothing yet
-            self._leave_row(walk, task, state, here, ended, add)
-
-    def _inner(self, nodes: Ints) -> Ints:
-        """Those with children: only from them can more be read."""
-        return nodes[self.trie.first_child[nodes + 1] > self.trie.first_child[nodes]]
-
-    def _act(self, walk: Walk, task: _Task, nodes: Ints, states: Ints, acting: Ints, add: _Add) -> None:
-        """Edges with actions: group by target and action."""
-        for pair, chosen in _grouped(states.astype(np.int64) << 16 | acting, nodes):
-            after = task.after(self.machine.action_values[pair & 0xFFFF])
-            if after is not None:
-                walk.reached[after[0], after[1]].append(chosen)
-                add((pair >> 16, *after), chosen)
-
-    def _leave_row(self, walk: Walk, task: _Task, state: int, here: Ints, ended: Ints, add: _Add) -> None:
+    def _leave(self, running: _Running, task: _Task, nodes: Ints, ended: Ints) -> None:
         """Calls, ends, special tokens and second edges of one state, for the nodes that stand in it."""
-        exits = self.machine.exits(state)
-        for token, _, action in exits.specials:
-            after = task.after(action)
-            if after is not None and (here == 0).any():
-                walk.specials[after[0], after[1]].append(token)
+        exits = self.machine.exits(task.state)
         for action in exits.accepts if len(ended) else ():
-            after = task.after(action)
+            after = task.after(action, task.state)
             if after is not None:
-                walk.ended[after[0], after[1]].append(ended)
+                running.walk.ended[after.window].append(ended)
         for call in exits.calls:
-            self._call(walk, task, here, call.start, call.back, call.action, add)
+            self._call(running, task, nodes, call)
         for edge in exits.more:
-            self._second_edge(walk, task, here, edge.byte, edge.target, edge.action, add)
+            self._second_edge(running, task, nodes, edge)
+        for token, _, action in exits.specials:
+            after = task.after(action, task.state)
+            if after is not None and (nodes == 0).any():
+                words = running.words(after.window)
+                words.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))
 
-    def _call(self, walk: Walk, task: _Task, nodes: Ints, start: int, back: int, action: Action, add: _Add) -> None:
-        after = task.after(action)
+    def _call(self, running: _Running, task: _Task, nodes: Ints, call: CallEdge) -> None:
+        after = task.after(call.action, call.back)
         if after is None:
             return
-        entered = self._node_set(nodes)
-        inner = self._walks.get((entered.number, start, True))
-        if inner is None:
-            inner = self._walks[entered.number, start, True] = self._walk(entered, start, True)
-        walk.reached[after[0], after[1]].extend(_at(inner.reached, 0))
-        for (low, high), tokens in inner.specials.items():
-            if low <= 0 <= high:
-                walk.specials[after[0], after[1]].extend(tokens)
-        ended = _merged(_at(inner.ended, 0))
-        if back < 0 and len(ended):
-            walk.ended[after[0], after[1]].append(ended)
-        elif back >= 0:
-            add((back, *after), ended)
-
-    def _second_edge(
-        self, walk: Walk, task: _Task, nodes: Ints, byte: int, target: int, action: Action, add: _Add
-    ) -> None:
-        after = task.after(action)
-        if after is None:
+        inner = self.answer(self._node_set(np.unique(nodes)), call.start, 0, fresh=True)
+        if inner.words is not None:
+            words = running.words(after.window)
+            np.bitwise_or(words, inner.words, out=words)
+        if inner.rest is None:
             return
-        first = self.trie.first_child[nodes]
-        children = spans(first, self.trie.first_child[nodes + 1] - first)
-        chosen = children[self.trie.byte[children] == byte]
-        if len(chosen):
-            walk.reached[after[0], after[1]].append(chosen)
-            add((target, *after), chosen)
+        if call.back < 0:
+            running.walk.ended[after.window].append(inner.rest.nodes)
+        else:
+            running.later(after, inner.rest.nodes)
+
+    def _second_edge(self, running: _Running, task: _Task, nodes: Ints, edge: ByteEdge) -> None:
+        after = task.after(edge.action, edge.target)
+        children, _ = self.trie.children_of(nodes)
+        chosen = children[self.trie.byte[children] == edge.byte]
+        if after is not None and len(chosen):
+            running.walk.counted.append(places(chosen, edge.target, after.low, after.high, after.add))
+            running.later(after, chosen)
+
+
+def _grouped(exits: Ints) -> Iterator[tuple[_Task, Ints]]:
+    """The nodes of each (state, window, growth)."""
+    if not len(exits):
+        return
+    order = np.lexsort(exits[:, STATE:].T) if len(exits) > 1 else np.zeros(1, dtype=np.int64)
+    rows = exits[order]
+    cuts = np.flatnonzero((rows[1:, STATE:] != rows[:-1, STATE:]).any(axis=1)) + 1
+    for start, end in itertools.pairwise([0, *cuts.tolist(), len(rows)]):
+        first = rows[start]
+        task = _Task(int(first[STATE]), int(first[LOW]), int(first[HIGH]), int(first[ADD]))
+        yield task, rows[start:end, NODE]
+
+
+def _without_one(here: Ints, start: Ints) -> Ints:
+    """`here` less one occurrence of each start node: what is left was reached by reading."""
+    values, counts = np.unique(here, return_counts=True)
+    return values[counts > np.isin(values, start)]

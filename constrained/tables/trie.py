@@ -1,15 +1,20 @@
-"""The byte trie of a vocabulary, flat, in level order: what a mask is computed over.
+"""The byte trie of a vocabulary, flat, in preorder: what a mask is computed over.
 
-Node 0 is the root. Children of a node are contiguous and sorted by byte, parents come before children, and ids with
-equal bytes end in one node, so they always get the same bit.
+Node 0 is the root. The nodes below n are n + 1 .. end[n] - 1, siblings in the order of their bytes, so a walk is one
+scan that skips. Ids with equal bytes end in one node, and so always get the same bit.
 
-first_child   int32 [N + 1]  children of n are first_child[n] .. first_child[n + 1] - 1
 byte          uint8 [N]      the byte on the edge into n
 parent        int32 [N]
+depth         int32 [N]      bytes from the root
+end           int32 [N]      one past the last node below n
+child_offset  int32 [N + 1]  children of n are children[child_offset[n] : child_offset[n + 1]]
+children      int32 [N - 1]
+single_token  int32 [N]      the id that ends in n, -1 none, -2 several
 token_offset  int32 [N + 1]  ids that end in n are token_ids[token_offset[n] : token_offset[n + 1]]
 token_ids     int32 [T]
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,17 +28,30 @@ Ints = npt.NDArray[np.int32]
 class Trie:
     """See the module."""
 
-    first_child: Ints
     byte: npt.NDArray[np.uint8]
     parent: Ints
+    depth: Ints
+    end: Ints
+    child_offset: Ints
+    children: Ints
+    single_token: Ints
     token_offset: Ints
     token_ids: Ints
-    single_token: Ints
-    """The id that ends in a node, -1 for none, -2 for several."""
 
     @property
     def num_nodes(self) -> int:
         return len(self.byte)
+
+    def has_children(self, nodes: Ints) -> npt.NDArray[np.bool_]:
+        """Of each node."""
+        found: npt.NDArray[np.bool_] = self.end[nodes] > nodes + 1
+        return found
+
+    def children_of(self, nodes: Ints) -> tuple[Ints, Ints]:
+        """All children of these nodes, and how many each has."""
+        start = self.child_offset[nodes]
+        counts = self.child_offset[nodes + 1] - start
+        return self.children[spans(start, counts)], counts
 
     def tokens_of(self, nodes: Ints) -> Ints:
         """Ids that end in these nodes, in no order."""
@@ -68,39 +86,74 @@ def build_trie(pieces: Sequence[tuple[bytes, int]]) -> Trie:
     text = np.frombuffer(b"".join(data for data, _ in order), dtype=np.uint8)
     starts = np.cumsum(lengths) - lengths
     node_of = np.zeros(len(order), dtype=np.int32)  # where each piece stands, so far
-    parents, symbols = [np.zeros(1, np.int32)], [np.zeros(1, np.uint8)]
-    num_nodes = 1
+    levels: list[tuple[Ints, npt.NDArray[np.uint8]]] = []  # parents and bytes of each level's nodes
+    num_nodes, depth = 1, 0
     alive = np.arange(len(order))
-    depth = 0
     while len(alive):
         above, symbol = node_of[alive], text[starts[alive] + depth]
         new = np.ones(len(alive), dtype=bool)
         new[1:] = (above[1:] != above[:-1]) | (symbol[1:] != symbol[:-1])
         node_of[alive] = num_nodes - 1 + np.cumsum(new)
-        parents.append(above[new])
-        symbols.append(symbol[new])
+        levels.append((above[new], symbol[new]))
         num_nodes += int(new.sum())
         depth += 1
         alive = alive[lengths[alive] > depth]
-    return _finished(np.concatenate(parents), np.concatenate(symbols), node_of, [token for _, token in order])
+    return _in_preorder(levels, num_nodes, node_of, [token for _, token in order])
 
 
-def _finished(parent: Ints, byte: npt.NDArray[np.uint8], node_of: Ints, tokens: list[int]) -> Trie:
+def _in_preorder(
+    levels: list[tuple[Ints, npt.NDArray[np.uint8]]], num_nodes: int, node_of: Ints, tokens: list[int]
+) -> Trie:
+    """Renumber the nodes, which are in level order: a node comes after its parent and its elder siblings' trees."""
+    parent = np.concatenate([np.zeros(1, np.int32), *(parents for parents, _ in levels)])
+    byte = np.concatenate([np.zeros(1, np.uint8), *(symbols for _, symbols in levels)])
+    cuts = np.cumsum([1, *(len(parents) for parents, _ in levels)]).tolist()
+    size = np.ones(num_nodes, dtype=np.int64)
+    for first, last in reversed(list(itertools.pairwise(cuts))):
+        np.add.at(size, parent[first:last], size[first:last])
+    number, depth = np.zeros(num_nodes, dtype=np.int64), np.zeros(num_nodes, dtype=np.int32)
+    for level, (first, last) in enumerate(itertools.pairwise(cuts), start=1):
+        above, before = parent[first:last], np.cumsum(size[first:last]) - size[first:last]
+        eldest = np.ones(last - first, dtype=bool)
+        eldest[1:] = above[1:] != above[:-1]
+        family = np.cumsum(eldest) - 1
+        number[first:last] = number[above] + 1 + before - before[eldest][family]
+        depth[first:last] = level
+    back = np.argsort(number)  # preorder -> level order
+    return _finished(number, back, parent, byte, depth, size, number[node_of], tokens)
+
+
+def _finished(
+    number: npt.NDArray[np.int64],
+    back: npt.NDArray[np.int64],
+    parent: Ints,
+    byte: npt.NDArray[np.uint8],
+    depth: Ints,
+    size: npt.NDArray[np.int64],
+    node_of: npt.NDArray[np.int64],
+    tokens: list[int],
+) -> Trie:
     num_nodes = len(parent)
-    counts = np.bincount(parent[1:], minlength=num_nodes)
-    first_child = np.concatenate([[1], 1 + np.cumsum(counts)]).astype(np.int32)
-    by_node = np.argsort(node_of, kind="stable")
-    token_ids = np.array(tokens, dtype=np.int32)[by_node]
+    parents = number[parent][back].astype(np.int32)
+    counts = np.bincount(parents[1:], minlength=num_nodes)
     num_tokens = np.bincount(node_of, minlength=num_nodes)
-    token_offset = np.concatenate([[0], np.cumsum(num_tokens)]).astype(np.int32)
+    token_ids = np.array(tokens, dtype=np.int32)[np.argsort(node_of, kind="stable")]
+    token_offset = _offsets(num_tokens)
     single = np.where(num_tokens == 0, -1, -2).astype(np.int32)
     ones = num_tokens == 1
     single[ones] = token_ids[token_offset[:-1][ones]]
     return Trie(
-        first_child=first_child,
-        byte=byte,
-        parent=parent.astype(np.int32),
+        byte=byte[back],
+        parent=parents,
+        depth=depth[back],
+        end=(np.arange(num_nodes) + size[back]).astype(np.int32),
+        child_offset=_offsets(counts),
+        children=(1 + np.argsort(parents[1:], kind="stable")).astype(np.int32),
+        single_token=single,
         token_offset=token_offset,
         token_ids=token_ids,
-        single_token=single,
     )
+
+
+def _offsets(counts: npt.NDArray[np.int64]) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
