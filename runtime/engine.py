@@ -166,6 +166,8 @@ class EngineLoop:
     def _obey(self) -> bool:
         """Run what was posted; wait for something where there is nothing to do. False: stop."""
         waits = not self._engine.has_work
+        if waits:
+            self._check()
         while True:
             try:
                 command = self._commands.get(block=waits)
@@ -188,6 +190,13 @@ class EngineLoop:
                 self._tell(events)
                 raise
         self._tell(events)
+
+    def _check(self) -> None:
+        """Idle: every page must have an owner. A lost one is a bug to be told, not a reason to stop serving."""
+        try:
+            self._engine.scheduler.check()
+        except AssertionError as error:
+            log.warning("the page balance is broken: %s", error)
 
     def _tell(self, events: Sequence[RequestEvent]) -> None:
         ended = self._engine.take_ended()

@@ -7,6 +7,7 @@ length of a verb only.
 """
 
 import asyncio
+import atexit
 import functools
 import itertools
 import threading
@@ -54,6 +55,9 @@ from ramet.runtime.validation import check_choices, check_spec, check_tokens
 
 T = TypeVar("T")
 
+_LONG_TEXT = 8192
+"""Characters; tokenising so many takes about as long as handing them to another thread and back."""
+
 
 class CompiledGrammar(Protocol):
     """`constrained.grammar.CompiledGrammar`, as far as a client needs it."""
@@ -96,10 +100,12 @@ class LocalClient:
 
     def start(self) -> "LocalClient":
         self._loop.start()
+        atexit.register(self.stop)  # a thread inside native code at interpreter exit is a crash
         return self
 
     def stop(self) -> None:
         """Abort what runs and end the thread. Its callers get EngineFailed."""
+        atexit.unregister(self.stop)
         self._death = self._death or EngineFailed("the engine was stopped")
         self._loop.stop()
         self._switchboard.fail_all(to_failed(self._death))
@@ -177,6 +183,7 @@ class LocalClient:
             return self._branches.fork(self._branches.at_rest(branch), n)
 
     async def mark(self, branch: BranchHandle) -> Mark:
+        await self._tokenise_ahead(branch)
         with self._lock:
             target = self._branches.at_rest(branch)
             target.settle(self._codec)
@@ -195,6 +202,7 @@ class LocalClient:
         self._loop.post(functools.partial(self._engine.gap, branch, kind, tool, expected_s))
 
     async def tokens(self, branch: BranchHandle) -> list[int]:
+        await self._tokenise_ahead(branch)
         with self._lock:
             target = self._branches.get(branch)
             return [*target.tokens, *target.pending.ids(self._codec)]
@@ -245,6 +253,7 @@ class LocalClient:
 
     async def generate(self, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Event]:
         ledger = await self._prepare_grammar(spec)
+        await self._tokenise_ahead(branch)
         request_id, stream = self._begin_turn(branch, spec)
         try:
             while not stream.is_over or stream.has_events:
@@ -266,6 +275,13 @@ class LocalClient:
             raise NotBuilt("a grammar on this engine", hint="It was built without a grammar compiler.")
         compiled = await asyncio.to_thread(self._compile_grammar, spec.grammar)
         return [msgspec.to_builtins(entry) for entry in compiled.ledger]
+
+    async def _tokenise_ahead(self, handle: BranchHandle) -> None:
+        """A long text is tokenised on a thread of its own, so that neither the event loop nor a step waits for it."""
+        with self._lock:
+            pending = self._branches.get(handle).pending
+        if len(pending.text) > _LONG_TEXT:
+            await asyncio.to_thread(pending.ids, self._codec)  # which remembers them
 
     def _begin_turn(self, handle: BranchHandle, spec: GenerateSpec) -> tuple[int, EventStream]:
         self._require_life()
@@ -353,6 +369,7 @@ class LocalClient:
     ) -> Selection:
         self._require_life()
         check_choices(choices, method, temperature)
+        await self._tokenise_ahead(branch)
         with self._lock:
             target = self._branches.at_rest(branch)
             question = ask(target, choices, self._codec, self._begin_token)

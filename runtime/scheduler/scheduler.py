@@ -27,8 +27,10 @@ from ramet.runtime.types import (
     EngineStatistics,
     Event,
     Failed,
+    Paused,
     PlannedRow,
     Queued,
+    Resumed,
     RowGroup,
     SampledRow,
     SequenceStart,
@@ -78,6 +80,7 @@ class Scheduler:
     def __init__(self, cache: PrefixCache, order: Order, admission: Admission, clock: Clock) -> None:
         self.cache, self.order, self.admission, self.clock = cache, order, admission, clock
         self.counters = Counters()
+        self._max_running = min(admission.max_running, admission.max_step_tokens)  # each decodes in every step
         self._worth_waiting = max(1, cache.page_size // 4)
         self._running: dict[int, Sequence] = {}
         self._waiting = WaitingRoom(order)
@@ -178,12 +181,14 @@ class Scheduler:
     # Filling a step --------------------------------------------------------------------------------------------------
 
     def _continue_decoding(self, draft: StepDraft) -> None:
-        for seq in list(self._running.values()):
-            if seq.is_running and not seq.is_prefilling and draft.num_left > 0:
-                self._decode(seq, draft)
+        decoding = [seq for seq in self._running.values() if not seq.is_prefilling]
+        for num_done, seq in enumerate(decoding):
+            if seq.is_running and draft.num_left > 0:  # it may have been preempted for one before it
+                self._decode(seq, draft, draft.num_left - (len(decoding) - num_done))
 
-    def _decode(self, seq: Sequence, draft: StepDraft) -> None:
-        num_extra = seq.fit_extra(draft.num_left - 1)
+    def _decode(self, seq: Sequence, draft: StepDraft, room: int) -> None:
+        """`room`: tokens that drafts may take, the other sequences having one each."""
+        num_extra = seq.fit_extra(room)
         end = seq.num_computed + 1 + num_extra
         if end > len(seq.pages) * self.cache.page_size and not self._make_room(seq, end, draft):
             if len(self._running) > 1:
@@ -223,7 +228,7 @@ class Scheduler:
             self._look_again()
             self._waiting.rank_again(now)
         for seq in list(itertools.islice(self._waiting, _MAX_LOOKUPS)):
-            if draft.num_left <= 0 or len(self._running) >= self.admission.max_running:
+            if draft.num_left <= 0 or len(self._running) >= self._max_running:
                 return
             found = self.cache.look(seq)
             if found.num_coming - found.num_tokens >= self._worth_waiting:
@@ -317,9 +322,10 @@ class Scheduler:
         self.counters.preemptions += 1
         self._withdraw(seq, draft)
         del self._running[seq.id]
-        seq.step_back()
+        seq.step_back(self.clock.now())
         self.cache.give(seq)
         self._waiting.add(seq, self.clock.now())
+        self._outbox.append((seq.id, Paused(reason="no KV page was free for its next token")))
 
     def _withdraw(self, seq: Sequence, draft: StepDraft) -> None:
         targets = self.cache.withdraw_head(seq)
@@ -386,6 +392,7 @@ class Scheduler:
     def _note_admission(self, seq: Sequence, now: float) -> None:
         seq.num_recomputed += max(0, min(seq.num_known, seq.num_tokens - 1) - seq.num_computed)
         if seq.admitted_s is not None:
+            self._outbox.append((seq.id, Resumed(waited_s=now - seq.paused_s, tokens_restored=seq.num_computed)))
             return
         seq.admitted_s, seq.num_cached = now, seq.num_computed
         self._outbox.append((seq.id, Started(prompt_tokens=seq.num_prompt, cached_tokens=seq.num_cached)))

@@ -116,6 +116,7 @@ class Sequence:
     leftover: str = ""
     """Text between the last whole token and the cut of a stop string."""
     admitted_s: float | None = None
+    paused_s: float = 0.0
     first_token_s: float | None = None
     miss: dict[str, object] | None = None
 
@@ -213,8 +214,9 @@ class Sequence:
         """Of the drafts in a row, those that the model accepted: their KV is good."""
         return max(0, len(row.tokens) - 1) if num_drafts else 0
 
-    def step_back(self) -> None:
+    def step_back(self, now_s: float) -> None:
         """Preempted: all that is known will be computed again, what the cache still has excepted."""
+        self.paused_s = now_s
         self.num_known = max(self.num_known, self.num_computed)
         self.is_running = self.was_started = False
         self.drafts = ()

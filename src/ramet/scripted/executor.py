@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ramet.radix.key import Tokens, as_tokens
-from ramet.runtime.errors import RametError
+from ramet.runtime.errors import NotBuilt, RametError
 from ramet.runtime.failures import to_failed
 from ramet.runtime.types import (
     Failed,
@@ -76,7 +76,8 @@ class ScriptedExecutor:
         return StepResult([self._work(row, prefix) for row, prefix in zip(plan.rows, prefixes, strict=True)])
 
     def move(self, moves: Sequence[PageMove]) -> None:
-        raise NotImplementedError("a scripted memory has no tiers")
+        if moves:
+            raise NotBuilt("moving pages of a scripted memory", hint="It has no tiers.")
 
     # Memory ----------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from tests.runtime.scheduler.driver import GREEDY, Driver, undisturbed
 
 from ramet.radix.key import as_tokens
 from ramet.runtime.scheduler.token_row import TokenRow
-from ramet.runtime.types import Failed, Finished, GenerateSpec, Queued, Sampling, Started
+from ramet.runtime.types import Failed, Finished, GenerateSpec, Paused, Queued, Resumed, Sampling, Started
 from ramet.scripted.sampling import log_softmax
 from ramet.testing import ByteTokenizer, Prefix, ScriptedModel
 
@@ -184,6 +184,8 @@ def test_preemption_takes_the_last_in_order_and_changes_no_token() -> None:
     driver.run()
     assert driver.scheduler.counters.preemptions >= 1
     assert driver.ended[first].seq.num_recomputed == 0
+    told = [event for event in driver.events[second] if isinstance(event, Paused | Resumed)]
+    assert [type(event) for event in told[:2]] == [Paused, Resumed] and told[1].waited_s > 0
     for request, salt in ((first, "a"), (second, "b")):
         assert driver.output(request) == undisturbed(driver.model, text(12, salt), spec(24))
         assert driver.last(request).reason == "length"
