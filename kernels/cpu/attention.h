@@ -12,6 +12,8 @@
 // PACK is 2 in bfloat16 (AVX512-BF16; queries and weights are rounded to bfloat16 too) and 1 in float.
 #pragma once
 
+#include <algorithm>
+
 #include "gemm.h"
 
 namespace ramet {
@@ -75,22 +77,41 @@ INLINE bool sees_all(const Query& q, int base) {
 }
 
 // 16 x 16 lanes of 32 bits, rows <-> columns.
-INLINE void transpose(i32x16 (&r)[16]) {
-#define RAMET_STAGE(d, i0, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11, i12, i13, i14, i15)                               \
-  for (int i = 0; i < 16; i++)                                                                                             \
-    if (!(i & d)) {                                                                                                        \
-      const i32x16 a = r[i], b = r[i + d];                                                                                 \
-      r[i] = __builtin_shufflevector(a, b, i0, i1, i2, i3, i4, i5, i6, i7, i8, i9, i10, i11, i12, i13, i14, i15);          \
-      r[i + d] = __builtin_shufflevector(a, b, i0 + d, i1 + d, i2 + d, i3 + d, i4 + d, i5 + d, i6 + d, i7 + d, i8 + d,     \
-                                         i9 + d, i10 + d, i11 + d, i12 + d, i13 + d, i14 + d, i15 + d);                    \
-    }
-  // lane of row i: from a where (lane & d) == 0, else from b (16 + lane - d)
-  RAMET_STAGE(8, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
-  RAMET_STAGE(4, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27)
-  RAMET_STAGE(2, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
-  RAMET_STAGE(1, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30)
-#undef RAMET_STAGE
+#if defined(__AVX512F__)
+INLINE void transpose(i32x16 (&rows)[16]) {
+  __m512i a[16], b[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {  // pairs of rows, 32 bits at a time
+    a[i] = _mm512_unpacklo_epi32((__m512i)rows[i], (__m512i)rows[i + 1]);
+    a[i + 1] = _mm512_unpackhi_epi32((__m512i)rows[i], (__m512i)rows[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {  // fours of rows, 64 bits at a time: b[i + c] has column c of each 128-bit part
+    b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+    b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+    b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+    b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; c++) {  // 128-bit parts: a 4 x 4 transpose of them
+    const __m512i even_low = _mm512_shuffle_i32x4(b[c], b[4 + c], 0x88), odd_low = _mm512_shuffle_i32x4(b[c], b[4 + c], 0xdd);
+    const __m512i even_high = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0x88);
+    const __m512i odd_high = _mm512_shuffle_i32x4(b[8 + c], b[12 + c], 0xdd);
+    rows[c] = (i32x16)_mm512_shuffle_i32x4(even_low, even_high, 0x88);
+    rows[4 + c] = (i32x16)_mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
+    rows[8 + c] = (i32x16)_mm512_shuffle_i32x4(even_low, even_high, 0xdd);
+    rows[12 + c] = (i32x16)_mm512_shuffle_i32x4(odd_low, odd_high, 0xdd);
+  }
 }
+#else
+INLINE void transpose(i32x16 (&rows)[16]) {
+  int32_t in[16][16], out[16][16];
+  std::memcpy(in, rows, sizeof in);
+  for (int i = 0; i < 16; i++)
+    for (int j = 0; j < 16; j++) out[j][i] = in[i][j];
+  std::memcpy(rows, out, sizeof out);
+}
+#endif
 
 // A thread's packed chunk and what it needs beside it.
 template <class Math>
@@ -105,18 +126,22 @@ struct ChunkScratch {
 };
 
 // 16 * PACK numbers of a stored row, as sixteen 32-bit lanes.
-template <class Math>
-INLINE i32x16 row_lanes(const KVShape& kv, const void* base, size_t at) {
+template <class Math, int TYPE>
+INLINE i32x16 row_lanes(const void* base, size_t at) {
   const auto int8_at = [&](int i) {
     return to_float(__builtin_convertvector(load_as<i8x16>((const int8_t*)base + at + i), i32x16));
   };
-  if constexpr (Math::PACK == 2) {
-    if (kv.type == KV_BF16) return load_as<i32x16>((const uint16_t*)base + at);
+  if constexpr (Math::PACK == 2 && TYPE == KV_BF16) {
+    return load_as<i32x16>((const uint16_t*)base + at);
+  } else if constexpr (Math::PACK == 2) {
     const u16x16 halves[2] = {to_bf16(int8_at(0)), to_bf16(int8_at(16))};  // an int8 is exact in bfloat16
     return load_as<i32x16>(halves);
+  } else if constexpr (TYPE == KV_BF16) {
+    return as_int(load_bf16((const uint16_t*)base + at));
+  } else if constexpr (TYPE == KV_F32) {
+    return as_int(load((const float*)base + at));
   } else {
-    if (kv.type == KV_BF16) return as_int(load_bf16((const uint16_t*)base + at));
-    return as_int(kv.type == KV_F32 ? load((const float*)base + at) : int8_at(0));
+    return as_int(int8_at(0));
   }
 }
 
@@ -124,59 +149,115 @@ typedef uint16_t u16x32 __attribute__((vector_size(64)));
 
 // Two stored rows side by side, (a0, b0), (a1, b1), ...: two vectors of sixteen channels.
 INLINE void interleave(i32x16 a, i32x16 b, u8x64* out) {
+#if defined(__AVX512BW__)
+  const __m512i low = _mm512_unpacklo_epi16((__m512i)a, (__m512i)b), high = _mm512_unpackhi_epi16((__m512i)a, (__m512i)b);
+  const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+  out[0] = (u8x64)_mm512_permutex2var_epi64(low, first, high);
+  out[1] = (u8x64)_mm512_permutex2var_epi64(low, second, high);
+#else
   const u16x32 x = (u16x32)a, y = (u16x32)b;
-  out[0] = (u8x64)__builtin_shufflevector(x, y, 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42,
-                                          11, 43, 12, 44, 13, 45, 14, 46, 15, 47);
-  out[1] = (u8x64)__builtin_shufflevector(x, y, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55, 24, 56, 25,
-                                          57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63);
+  uint16_t pairs[64];
+  for (int i = 0; i < 32; i++) pairs[2 * i] = x[i], pairs[2 * i + 1] = y[i];
+  std::memcpy(out, pairs, sizeof pairs);
+#endif
 }
 
 constexpr size_t NOWHERE = SIZE_MAX;
 
-// The rows of PACK neighbouring keys, from places `at` (NOWHERE: zeros), into the value layout.
-template <class Math>
-INLINE void pack_values(const KVShape& kv, const void* values, const size_t* at, u8x64* out) {
-  for (int d = 0; d < kv.D; d += LANES * Math::PACK) {
-    i32x16 rows[Math::PACK];
-    for (int i = 0; i < Math::PACK; i++)
-      rows[i] = at[i] == NOWHERE ? i32x16{} : row_lanes<Math>(kv, values, at[i] + d);
-    if constexpr (Math::PACK == 2)
-      interleave(rows[0], rows[1], out + d / LANES);
+// Touch every line of heads [g, g + num_heads) of keys [from, to), so that they come into the second-level cache as a
+// stream. One head's keys alone are a stride that no hardware prefetcher follows, and software prefetches are limited by the
+// few misses that the first-level cache tracks.
+INLINE void touch(const KVShape& kv, const KVLayer& layer, const int32_t* table, int g, int num_heads, int from, int to) {
+  const size_t width = kv.type == KV_BF16 ? 2 : (kv.type == KV_F32 ? 4 : 1), row_bytes = size_t(kv.G) * kv.D * width;
+  const size_t skip = size_t(g) * kv.D * width, bytes = size_t(num_heads) * kv.D * width;
+  for (const void* pool : {(const void*)layer.keys, (const void*)layer.values})
+    for (int token = from; token < to;) {
+      const int offset = token % kv.page_size, run = std::min(kv.page_size - offset, to - token);
+      const uint8_t* row = (const uint8_t*)pool + (size_t(table[token / kv.page_size]) * kv.page_size + offset) * row_bytes + skip;
+      for (int i = 0; i < run; i++, row += row_bytes)
+        for (size_t at = 0; at < bytes; at += 64) *(volatile const uint8_t*)(row + at);
+      token += run;
+    }
+}
+
+// Tokens of a row, one after the other, by their place in the pool.
+struct Cursor {
+  const int32_t* table;
+  int page_size, page, offset;
+  Cursor(const int32_t* table, int page_size, int token)
+      : table(table), page_size(page_size), page(token / page_size), offset(token % page_size) {}
+  size_t next() {
+    const size_t slot = size_t(table[page]) * page_size + offset;
+    if (++offset == page_size) offset = 0, page++;
+    return slot;
+  }
+};
+
+// Sixteen tokens into the key and the value layout. at: where their rows begin; NOWHERE (only where not WHOLE): zeros.
+template <class Math, int TYPE, bool WHOLE>
+INLINE void pack_block(const KVLayer& layer, int D, const size_t (&at)[LANES], u8x64* keys, u8x64* values) {
+  constexpr int PACK = Math::PACK;
+  const auto row = [&](const void* base, int lane, int d) {
+    return WHOLE || at[lane] != NOWHERE ? row_lanes<Math, TYPE>(base, at[lane] + d) : i32x16{};
+  };
+  for (int d = 0; d < D; d += LANES * PACK) {
+    i32x16 rows[LANES];
+#pragma GCC unroll 16
+    for (int lane = 0; lane < LANES; lane++) rows[lane] = row(layer.keys, lane, d);
+    transpose(rows);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) keys[d / PACK + i] = (u8x64)rows[i];
+#pragma GCC unroll 16
+    for (int lane = 0; lane < LANES; lane += PACK) {
+      u8x64* out = values + size_t(lane / PACK) * (D / LANES) + d / LANES;
+      if constexpr (PACK == 2)
+        interleave(row(layer.values, lane, d), row(layer.values, lane + 1, d), out);
+      else
+        *out = (u8x64)row(layer.values, lane, d);
+    }
+  }
+}
+
+template <class Math, int TYPE>
+void pack_chunk_of(const KVShape& kv, const KVLayer& layer, const int32_t* table, int g, int base, int from, int to,
+                   ChunkScratch<Math>& scratch) {
+  constexpr int PACK = Math::PACK;
+  const int D = kv.D;
+  Cursor cursor(table, kv.page_size, base + from);
+  for (int block = from; block < to; block += LANES) {
+    size_t at[LANES];
+    for (int lane = 0; lane < LANES; lane++) {
+      const int key = block + lane;
+      at[lane] = NOWHERE;
+      if (TYPE == KV_INT8) scratch.key_scales[key] = scratch.value_scales[key] = 0;
+      if (key >= to) continue;
+      const size_t row = cursor.next() * kv.G + g;
+      at[lane] = row * D;
+      if (TYPE != KV_INT8) continue;
+      scratch.key_scales[key] = layer.key_scales[row];
+      scratch.value_scales[key] = layer.value_scales[row];
+    }
+    u8x64* keys = scratch.keys + size_t(block / LANES) * (D / PACK);
+    u8x64* values = scratch.values + size_t(block / PACK) * (D / LANES);
+    if (block + LANES <= to)
+      pack_block<Math, TYPE, true>(layer, D, at, keys, values);
     else
-      out[d / LANES] = (u8x64)rows[0];
+      pack_block<Math, TYPE, false>(layer, D, at, keys, values);
   }
 }
 
 // Lay out keys [from, to) of the chunk that starts at key `base`; `from` is a multiple of 16. Lanes past `to`, up to the next
 // multiple of 16, become zero: their weight is zero, and zero times what lies in an unwritten page need not be.
+// heads_to_touch: bring this head and its neighbours into the cache first.
 template <class Math>
-void pack_chunk(const KVShape& kv, const KVLayer& layer, const int32_t* table, int g, int base, int from, int to,
-                ChunkScratch<Math>& scratch) {
-  constexpr int PACK = Math::PACK;
-  const int D = kv.D;
-  for (int block = from; block < to; block += LANES) {
-    size_t at[LANES];
-    for (int lane = 0; lane < LANES; lane++) {
-      const int key = block + lane, token = base + key;
-      at[lane] = NOWHERE;
-      if (kv.type == KV_INT8) scratch.key_scales[key] = scratch.value_scales[key] = 0;
-      if (key >= to) continue;
-      const int64_t slot = int64_t(table[token / kv.page_size]) * kv.page_size + token % kv.page_size;
-      at[lane] = kv.at(slot, g);
-      if (kv.type != KV_INT8) continue;
-      scratch.key_scales[key] = layer.key_scales[slot * kv.G + g];
-      scratch.value_scales[key] = layer.value_scales[slot * kv.G + g];
-    }
-    u8x64* keys = scratch.keys + size_t(block / LANES) * (D / PACK);
-    for (int d = 0; d < D; d += LANES * PACK) {
-      i32x16 rows[LANES];
-      for (int lane = 0; lane < LANES; lane++)
-        rows[lane] = at[lane] == NOWHERE ? i32x16{} : row_lanes<Math>(kv, layer.keys, at[lane] + d);
-      transpose(rows);
-      for (int i = 0; i < LANES; i++) keys[d / PACK + i] = (u8x64)rows[i];
-    }
-    for (int lane = 0; lane < LANES; lane += PACK)
-      pack_values<Math>(kv, layer.values, at + lane, scratch.values + size_t(block + lane) / PACK * (D / LANES));
+INLINE void pack_chunk(const KVShape& kv, const KVLayer& layer, const int32_t* table, int g, int base, int from, int to,
+                       ChunkScratch<Math>& scratch, int heads_to_touch) {
+  if (heads_to_touch) touch(kv, layer, table, g, heads_to_touch, base + from, base + to);
+  switch (kv.type) {
+    case KV_BF16: return pack_chunk_of<Math, KV_BF16>(kv, layer, table, g, base, from, to, scratch);
+    case KV_INT8: return pack_chunk_of<Math, KV_INT8>(kv, layer, table, g, base, from, to, scratch);
+    default:
+      if constexpr (Math::PACK == 1) pack_chunk_of<Math, KV_F32>(kv, layer, table, g, base, from, to, scratch);
   }
 }
 

@@ -1,9 +1,9 @@
-"""Compile the C++ in this folder once, keep the library in the user's cache, and load the variant that this CPU can run.
+"""Compile the C++ in this folder once, keep the library in the user's cache, load the variant that this CPU can run.
 
 It does not know what the library computes. The idea: the sources include no library headers but the standard ones, so a
-compiler needs seconds, not the minute that torch's headers take; the file's name is a hash of sources, compiler and flags,
-so a changed source is a new file and an old one stays valid; and a build is renamed into place when whole, so that any
-number of processes may build at once.
+compiler needs seconds, not the minute that torch's headers take; the file's name is a hash of sources, compiler and
+flags, so a changed source is a new file and an old one stays valid; and a build is renamed into place when whole, so
+that any number of processes may build at once.
 
     $XDG_CACHE_HOME/ramet/<hash>/ramet_cpu_<variant>.so        default ~/.cache/ramet
 """

@@ -121,13 +121,32 @@ struct Buffer {
   }
 };
 
+// Memory that only grows: matrices one after the other on shared huge pages, each on its own cache line.
+struct Arena {
+  static constexpr size_t BLOCK = size_t(64) << 20, HUGE_PAGE = size_t(2) << 20;
+  std::vector<std::unique_ptr<Buffer>> blocks;
+  uint8_t *next = nullptr, *end = nullptr;
+  uint8_t* take(size_t bytes) {
+    bytes = (bytes + 63) / 64 * 64;
+    if (size_t(end - next) < bytes) {
+      blocks.push_back(std::make_unique<Buffer>());
+      const size_t size = std::max(BLOCK, bytes) + HUGE_PAGE;
+      uint8_t* raw = (uint8_t*)blocks.back()->at_least(size);
+      next = (uint8_t*)((uintptr_t(raw) + HUGE_PAGE - 1) & ~uintptr_t(HUGE_PAGE - 1)), end = raw + size;
+    }
+    uint8_t* at = next;
+    next += bytes;
+    return at;
+  }
+};
+
 // Rows that are served together for the keys they share; a row alone is a set of one that shares nothing.
 struct RowSet {
   std::vector<int> rows;
   int shared = 0;
 };
 struct AttendUnit {
-  int set, chunk, g;          // a chunk of a set's keys ...
+  int set, chunk, g, num_heads;       // a chunk of a set's keys, kv heads [g, g + num_heads) ...
   int row = -1, first = 0, last = 0;  // ... or, where row >= 0, new tokens [first, last) of one row against all its keys
 };
 // How attention is cut for one width of window.
@@ -160,7 +179,7 @@ struct Model {
   RametConfig c;
   std::vector<RametLayer> layers;
   std::vector<Matrix> matrices;  // [layers][NUM_SLOTS], then the head
-  std::vector<std::unique_ptr<Buffer>> storage;
+  Arena weights;
   const float* final_norm = nullptr;
   const uint8_t* embedding = nullptr;
   std::unique_ptr<Team> team;
@@ -395,22 +414,23 @@ void finish_row(const Walk& w, const AttendPlan& plan, int r, int g, Thread& t) 
 }
 
 template <class Math>
-void attend_set_chunk(const Walk& w, const AttendPlan& plan, int layer, const AttendUnit& u, Thread& t, ChunkScratch<Math>& scratch) {
+void attend_set_chunk(const Walk& w, const AttendPlan& plan, int layer, AttendUnit u, int first_g, Thread& t, ChunkScratch<Math>& scratch) {
   Model& m = w.m;
   const RametStep& s = w.s;
   const RowSet& set = w.plan->sets[u.set];
   const int H = m.c.num_heads, D = m.c.head_dim, share = H / m.c.num_kv_heads, base = u.chunk * CHUNK;
+  const int ask = u.g == first_g ? u.num_heads : 0;  // the first head asks for the others' lines too: they are neighbours
   // keys that all rows of the set have here, whole blocks of 16; what lies beyond belongs to each row
   const int common = std::clamp(set.shared - base, 0, CHUNK) / LANES * LANES;
   const int lead = set.rows[0];
-  if (common) pack_chunk<Math>(w.kv, s.kv[layer], s.page_tables + size_t(lead) * s.table_width, u.g, base, 0, common, scratch);
+  if (common) pack_chunk<Math>(w.kv, s.kv[layer], s.page_tables + size_t(lead) * s.table_width, u.g, base, 0, common, scratch, ask);
   const bool counts = layer == 0 && u.g == 0;
   int64_t num_read = common, num_seen = 0;
   for (int r : set.rows) {
     const int here = std::min(CHUNK, s.context_lengths[r] - base);
     if (here <= 0 || u.chunk < plan.first_chunk[r]) continue;
     if (here > common) {
-      pack_chunk<Math>(w.kv, s.kv[layer], s.page_tables + size_t(r) * s.table_width, u.g, base, common, here, scratch);
+      pack_chunk<Math>(w.kv, s.kv[layer], s.page_tables + size_t(r) * s.table_width, u.g, base, common, here, scratch, ask);
       num_read += here - common;
     }
     num_seen += here;
@@ -436,6 +456,11 @@ void attend_set_chunk(const Walk& w, const AttendPlan& plan, int layer, const At
 }
 
 template <class Math>
+void attend_heads(const Walk& w, const AttendPlan& plan, int layer, AttendUnit u, Thread& t, ChunkScratch<Math>& scratch) {
+  for (const int first = u.g; u.g < first + u.num_heads; u.g++) attend_set_chunk<Math>(w, plan, layer, u, first, t, scratch);
+}
+
+template <class Math>
 void attend_block(const Walk& w, const AttendPlan& plan, int layer, const AttendUnit& u, Thread& t, ChunkScratch<Math>& scratch) {
   Model& m = w.m;
   const RametStep& s = w.s;
@@ -453,7 +478,7 @@ void attend_block(const Walk& w, const AttendPlan& plan, int layer, const Attend
     }
   for (int chunk = low / CHUNK; chunk * CHUNK < high; chunk++) {
     const int base = chunk * CHUNK, here = std::min(CHUNK, high - base);
-    pack_chunk<Math>(w.kv, s.kv[layer], s.page_tables + size_t(u.row) * s.table_width, u.g, base, 0, here, scratch);
+    pack_chunk<Math>(w.kv, s.kv[layer], s.page_tables + size_t(u.row) * s.table_width, u.g, base, 0, here, scratch, 1);
     attend_chunk<Math>(w.kv, t.queries.data(), int(t.queries.size()), m.c.attention_softcap, base, here, scratch, t.fresh.data());
     for (size_t n = 0; n < t.total.size(); n++) fold(t.total[n], t.fresh[n], D);
     if (layer == 0 && u.g == 0) __atomic_fetch_add(&m.statistics.kv_tokens_read, here, __ATOMIC_RELAXED);
@@ -465,12 +490,12 @@ void attend_block(const Walk& w, const AttendPlan& plan, int layer, const Attend
 void attend_unit(const Walk& w, const AttendPlan& plan, int layer, const AttendUnit& u, Thread& t) {
   if (w.m.bf16_attention(w.s)) {
     if (u.row < 0)
-      attend_set_chunk<BFloat16Math>(w, plan, layer, u, t, t.b);
+      attend_heads<BFloat16Math>(w, plan, layer, u, t, t.b);
     else
       attend_block<BFloat16Math>(w, plan, layer, u, t, t.b);
   } else {
     if (u.row < 0)
-      attend_set_chunk<FloatMath>(w, plan, layer, u, t, t.f);
+      attend_heads<FloatMath>(w, plan, layer, u, t, t.f);
     else
       attend_block<FloatMath>(w, plan, layer, u, t, t.f);
   }
@@ -638,16 +663,21 @@ void plan_attention(const Model& m, const RametStep& s, const StepPlan& step, At
   const int G = m.c.num_kv_heads, block = std::max(1, BLOCK_QUERIES / (m.c.num_heads / G));
   plan.first_chunk.assign(s.num_rows, 0), plan.num_chunks.assign(s.num_rows, 0);
   plan.partial_base.assign(s.num_tokens, 0), plan.num_partials = 0;
+  // all heads of a token lie together: read by one thread where there are units enough, else head by head
+  int num_chunks = 0;
+  for (int r = 0; r < s.num_rows; r++)
+    if (step.alone[r] >= 0) num_chunks += (s.context_lengths[r] - first_visible(s, r, plan.window) + CHUNK - 1) / CHUNK;
+  const int heads = num_chunks >= 4 * m.c.num_threads ? G : 1;
   auto chunks = [&](int set, int from, int to) {
     for (int chunk = from; chunk < to; chunk++)
-      for (int g = 0; g < G; g++) plan.units.push_back({set, chunk, g});
+      for (int g = 0; g < G; g += heads) plan.units.push_back({set, chunk, g, heads});
   };
   // long rows first, their last blocks (most keys) first: what is left at the end is small
   for (int r = 0; r < s.num_rows; r++) {
     const int n = s.query_offsets[r + 1] - s.query_offsets[r];
     if (n <= DECODE_TOKENS) continue;
     for (int first = (n - 1) / block * block; first >= 0; first -= block)
-      for (int g = 0; g < G; g++) plan.units.push_back({-1, 0, g, r, first, std::min(n, first + block)});
+      for (int g = 0; g < G; g++) plan.units.push_back({-1, 0, g, 1, r, first, std::min(n, first + block)});
   }
   std::vector<int> shared_chunks(s.num_rows, 0);
   for (size_t i = 0; i < step.sets.size(); i++) {
@@ -821,9 +851,8 @@ int ramet_set_matrix(void* handle, int layer, int slot, int format, int source, 
   matrix.format = format, matrix.N = N, matrix.K = K, matrix.bias = bias;
   matrix.num_panels = (N + LANES - 1) / LANES;
   matrix.panel_bytes = panel_bytes_of(format, K);
-  m.storage.push_back(std::make_unique<Buffer>());
   const size_t bytes = matrix.panel_bytes * matrix.num_panels;
-  matrix.data = (uint8_t*)m.storage.back()->at_least(bytes + 4096);  // kernels prefetch a little past the end
+  matrix.data = m.weights.take(bytes);
   m.statistics.weight_bytes += int64_t(bytes);
   Job& job = m.team->vacant();
   job.prepare(1);

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ramet.kernels.memory import zeros_on_huge_pages
 from ramet.runtime.models.batch import KVPool, StepBatch
 from ramet.runtime.models.config import ModelConfig
 
@@ -56,5 +57,15 @@ def make_kv_pool(
     Zeros, not garbage: a masked key still meets a weight of 0, and 0 * NaN is NaN.
     """
     shape = (2, config.num_layers, num_pages, page_size, config.num_kv_heads, config.head_dim)
-    keys, values = torch.zeros(shape, dtype=dtype, device=device).unbind(0)
-    return KVPool(keys=list(keys.unbind(0)), values=list(values.unbind(0)))
+    on_cpu = torch.device(device).type == "cpu"
+    memory = zeros_on_huge_pages(shape, dtype) if on_cpu else torch.zeros(shape, dtype=dtype, device=device)
+    keys, values = memory.unbind(0)
+    if dtype != torch.int8:
+        return KVPool(keys=list(keys.unbind(0)), values=list(values.unbind(0)))
+    key_scales, value_scales = torch.zeros(shape[:-1], dtype=torch.float32, device=device).unbind(0)
+    return KVPool(
+        keys=list(keys.unbind(0)),
+        values=list(values.unbind(0)),
+        key_scales=list(key_scales.unbind(0)),
+        value_scales=list(value_scales.unbind(0)),
+    )

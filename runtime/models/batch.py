@@ -45,6 +45,10 @@ class KVPool:
     """per layer  dtype  [N, S, G, D]"""
     values: list[Tensor]
     """per layer  dtype  [N, S, G, D]"""
+    key_scales: list[Tensor] | None = None
+    """per layer  float32  [N, S, G]  where dtype is int8: a key is its int8 values times this"""
+    value_scales: list[Tensor] | None = None
+    """the same for values"""
 
     @property
     def page_size(self) -> int:

@@ -1,8 +1,8 @@
 """The native CPU decoder as a Model: weights packed once, one call into C++ a step, no tensor allocated but the logits.
 
-It knows files only through a WeightReader and kernels only through kernels/cpu. `build_native` packs what a family's file
-has into the formats of kernels/cpu/gemm.h; `NativeModel.forward` hands over pointers. What the C++ does not do (a head size
-that is no multiple of 32, a pool on another device) raises NotBuilt when it is built, and the caller takes the torch model.
+It knows files only through a WeightReader and kernels only through kernels/cpu. `build_native` packs what a family's
+file has into the formats of kernels/cpu/gemm.h; `NativeModel.forward` hands over pointers. What the C++ does not do (a
+head size that is no multiple of 32) raises NotBuilt when it is built, and `build_for_cpu` takes the torch model.
 """
 
 import ctypes
@@ -43,8 +43,8 @@ def build_native(
 ) -> "NativeModel":
     """Pack the weights of `source` for this CPU. NotBuilt where the native code can't be built or can't run the model.
 
-    weight_format  "auto" keeps what the file has: 4-bit and 8-bit ggml blocks code by code (other blocks become w8), plain
-                   numbers bf16. "w4", "w8", "bf16" and "fp32" convert; the output matrix never goes under 8 bits.
+    weight_format  "auto" keeps what the file has: 4-bit and 8-bit ggml blocks code by code (other blocks become w8),
+                   plain numbers bf16. "w4", "w8", "bf16" and "fp32" convert; the output matrix never goes under 8 bits.
                    Products with w4 and w8 weights take activations as int8 per block of 32.
     threads        None: the CPUs that this process may use
     num_positions  positions that can be computed; None: the model's context length
@@ -90,7 +90,7 @@ def _usable_cpus() -> int:
 
 
 class NativeModel:
-    """A decoder whose step is one native call. Implements `Model`. One step at a time; calls from several threads queue."""
+    """A decoder whose step is one native call. Implements `Model`. Calls from several threads queue."""
 
     def __init__(self, config: ModelConfig, library: ctypes.CDLL, handle: int, kept: list[Tensor]) -> None:
         self.config = config
