@@ -35,6 +35,10 @@ class ServeConfig:
     """Responses kept for `previous_response_id`, for all keys together; the oldest go first."""
     max_stored_bytes: int = 64 * 2**20
     """Bytes of the same."""
+    max_programs: int = 4096
+    """Programs open over /v1/programs at once; more get 429."""
+    program_idle_s: float = 3600.0
+    """An open program that nobody touches for so long is closed."""
     drain_s: float = 30.0
     """After SIGTERM: how long running requests may take to end."""
     keep_alive_s: float = 15.0

@@ -19,17 +19,11 @@ import zmq.asyncio
 
 from ramet.runtime.client import EngineClient
 from ramet.runtime.errors import EngineFailed, RametError
+from ramet.runtime.failures import to_failed
 from ramet.runtime.serve import frames
-from ramet.runtime.types import Event, Failed
+from ramet.runtime.types import Event
 
 log = logging.getLogger("ramet.engine")
-
-
-def error_to_failed(error: RametError) -> Failed:
-    """An error as the value that crosses the wire."""
-    return Failed(
-        status=error.status, code=error.code, message=str(error), at=error.at, retry_after_s=error.retry_after_s
-    )
 
 
 class EngineServer:
@@ -59,11 +53,11 @@ class EngineServer:
                 value = await self._perform(call.verb)
                 self.emit(frames.Value(call.id, msgspec.Raw(frames.encode(value))))
         except RametError as error:
-            self.emit(frames.Refused(call.id, error_to_failed(error)))
+            self.emit(frames.Refused(call.id, to_failed(error)))
         except Exception:
             log.exception("call %s failed", type(call.verb).__name__)
             broken = EngineFailed("the engine met an error of its own; the server's log has the details")
-            self.emit(frames.Refused(call.id, error_to_failed(broken)))
+            self.emit(frames.Refused(call.id, to_failed(broken)))
 
     async def _stream(self, call: int, events: AsyncIterator[Event]) -> None:
         try:

@@ -14,8 +14,8 @@ import zmq
 import zmq.asyncio
 
 from ramet.runtime.errors import EngineFailed, RametError, Unavailable
+from ramet.runtime.failures import to_error
 from ramet.runtime.serve import frames
-from ramet.runtime.serve.wire_errors import failed_to_error
 from ramet.runtime.types import (
     BranchHandle,
     EngineStatistics,
@@ -113,7 +113,7 @@ class IpcClient:
                     raise event
                 ended = isinstance(event, Finished | Failed)
                 if isinstance(event, Failed):
-                    raise failed_to_error(event)
+                    raise to_error(event)
                 yield event
         finally:
             self._waiting.pop(call, None)
@@ -209,7 +209,7 @@ class IpcClient:
                 if isinstance(future, asyncio.Future) and not future.done():
                     future.set_result(bytes(raw))
             case frames.Refused(id=call, error=failed):
-                self._refuse(call, failed_to_error(failed))
+                self._refuse(call, to_error(failed))
             case frames.Loading():
                 self.loading = answer
             case frames.Ready(card=card, tokenizer=tokenizer):

@@ -10,6 +10,7 @@ from ramet.runtime.errors import RametError, Unavailable
 from ramet.runtime.literals import TextCodec
 from ramet.runtime.serve.config import ServeConfig
 from ramet.runtime.serve.context import ServeContext
+from ramet.runtime.serve.programs import OpenPrograms
 from ramet.runtime.serve.prompt import PromptRenderer
 from ramet.runtime.serve.reasoning import think_tags
 from ramet.runtime.serve.response_store import ResponseStore
@@ -32,6 +33,7 @@ class ServerState:
         self.config = config
         self.metrics = metrics
         self.responses = ResponseStore(max_responses=config.max_stored_responses, max_bytes=config.max_stored_bytes)
+        self.programs = OpenPrograms(max_programs=config.max_programs, idle_s=config.program_idle_s)
         self.started = int(time.time())
         self.draining = False
         self._engine_status = engine_status

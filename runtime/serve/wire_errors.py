@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ramet.runtime.errors import BadRequest, RametError
-from ramet.runtime.types import Failed
 
 log = logging.getLogger("ramet.serve")
 
@@ -29,14 +28,6 @@ _OPENAI_TYPES: Mapping[int, str] = {
     501: "not_implemented_error",
     503: "service_unavailable",
 }
-
-
-def failed_to_error(failed: Failed) -> RametError:
-    """An error value from the engine as the exception that carries the same words."""
-    error = RametError(failed.message)
-    error.status, error.code, error.at = failed.status, failed.code, failed.at
-    error.retry_after_s = failed.retry_after_s
-    return error
 
 
 def is_anthropic(path: str) -> bool:
