@@ -19,7 +19,7 @@ def body_schema(kind: type, example: dict[str, Any]) -> dict[str, Any]:
 def _any(kind: type) -> dict[str, Any]:
     """`object` is any JSON value; msgspec has no word for it."""
     if kind is object:
-        return {}
+        return {"description": "any JSON value"}
     raise NotImplementedError
 
 
