@@ -1,75 +1,142 @@
 """Tells the program table, the tree and the admission what the scheduler did. The seam between turns and programs.
 
 Whoever turns the loop (the engine, or the simulator) calls these between its verbs; nothing here decides anything, and
-without it the scheduler is a scheduler of requests.
+without it the scheduler is a scheduler of requests. It is the engine's `Listener`. Along the way it measures what the
+value of waiting KV is made of: the pace of prefill, and how much longer a return waits that finds its KV gone.
 """
+
+from collections import defaultdict
 
 from ramet.radix.node import Cursor
 from ramet.radix.tree import RadixTree
 from ramet.runtime.clock import Clock
-from ramet.runtime.scheduler.estimator import Key
-from ramet.runtime.scheduler.programs import ProgramTable, StepShare
+from ramet.runtime.scheduler.estimator import Key, tool_key
+from ramet.runtime.scheduler.programs import Program, ProgramTable, StepShare, reader_name
 from ramet.runtime.scheduler.scheduler import Ended
-from ramet.runtime.scheduler.sequence import Request
+from ramet.runtime.scheduler.sequence import Request, Sequence
 from ramet.runtime.scheduler.working_set import ProgramAdmission
-from ramet.runtime.types import GapKind, StepPlan
+from ramet.runtime.types import BranchHandle, GapKind, StepPlan
 
 RESIDENT_SHARE = 0.5
 """A program that returns to less of its KV than this gave up its place in the working set."""
+_KEEP = 0.9
+"""Of a running mean, when a new measurement comes."""
+
+
+class Measured:
+    """Running means of what only the machine can tell."""
+
+    def __init__(self, *, prefill_s_per_token: float = 1e-3, extra_wait_s: float = 0.5) -> None:
+        """Starting values, until something was measured."""
+        self.prefill_s_per_token = prefill_s_per_token
+        self._waits = {True: 0.0, False: extra_wait_s}
+
+    @property
+    def extra_wait_s(self) -> float:
+        """Q: how much longer a return waits that finds its KV gone."""
+        return max(0.0, self._waits[False] - self._waits[True])
+
+    def rebuild_s(self, start: int, end: int) -> float:
+        """R: seconds to compute tokens [start, end) again, at the pace of late."""
+        return (end - start) * self.prefill_s_per_token
+
+    def note_prefill(self, num_tokens: int, seconds: float) -> None:
+        self.prefill_s_per_token += (1.0 - _KEEP) * (seconds / num_tokens - self.prefill_s_per_token)
+
+    def note_wait(self, seconds: float, *, was_hit: bool) -> None:
+        self._waits[was_hit] += (1.0 - _KEEP) * (seconds - self._waits[was_hit])
 
 
 class ProgramFeed:
-    """See the module. `admission` None: nobody asks for working sets."""
+    """See the module. `admission` None: nobody asks for working sets. `measured` None: nobody reads measurements."""
 
     def __init__(
-        self, table: ProgramTable, tree: RadixTree, clock: Clock, admission: ProgramAdmission | None = None
+        self,
+        table: ProgramTable,
+        tree: RadixTree,
+        clock: Clock,
+        admission: ProgramAdmission | None = None,
+        measured: Measured | None = None,
     ) -> None:
-        self.table, self._tree, self._clock, self._admission = table, tree, clock, admission
+        self.table, self._tree, self._clock = table, tree, clock
+        self._admission, self._measured = admission, measured
         self._program_of: dict[int, str] = {}
+        self._readers: dict[str, set[str]] = defaultdict(set)
 
     def submitted(self, request: Request) -> None:
         """Before `Scheduler.submit`."""
         now = self._clock.now()
         program = self.table.open(request.program, now)
         self._program_of[request.request_id] = program.program_id
-        if self._tree.reader_depth(program.program_id) < RESIDENT_SHARE * program.held_tokens:
+        reader = reader_name(program.program_id, request.branch_id)
+        if not program.turns and self._tree.reader_depth(reader) < RESIDENT_SHARE * program.held_tokens:
             program.is_admitted = False  # it comes back to nothing: it asks for room again, ahead of the new ones
         self.table.queue(program.program_id, request.request_id, now, len(request.tokens))
 
     def stepped(self, plan: StepPlan, seconds: float) -> None:
         """After a step, before `Scheduler.commit`; the clock has moved on by `seconds`."""
-        now = self._clock.now()
-        shares = []
-        planned = set()
+        shares, num_prefilled, num_rows = [], 0, 0
         for row in plan.rows:
+            num_new = len(row.tokens)
+            is_prefill = row.num_sampled == 0 or num_new > row.num_sampled
+            num_prefilled += num_new if is_prefill else 0
+            num_rows += num_new
             program_id = self._program_of.get(row.sequence_id)
             if program_id is not None:
-                planned.add(row.sequence_id)
-                num_new, is_prefill = len(row.tokens), row.num_sampled == 0 or len(row.tokens) > row.num_sampled
                 shares.append(StepShare(program_id, row.sequence_id, row.start + num_new, num_new, is_prefill))
-        self.table.step(shares, seconds, now)
+        self.table.step(shares, seconds, self._clock.now())
+        if self._measured is not None and num_prefilled >= 32 and 2 * num_prefilled > num_rows:
+            self._measured.note_prefill(num_prefilled, seconds)
 
-    def ended(self, ended: Ended, gap: tuple[GapKind, Key, float | None] | None) -> None:
-        """A turn ended, and what its program waits for now; no gap: it closes."""
+    def ended(self, ended: Ended) -> None:
+        """A turn ended. Its program waits from now on, for a tool if it called one, else for whoever speaks next."""
         request = ended.seq.request
-        program_id = self._program_of.pop(request.request_id)
+        program_id = self._program_of.pop(request.request_id, None)
+        program = self.table.find(program_id) if program_id is not None else None
+        if program_id is None or program is None:
+            return  # closed meanwhile
         unshared = unshared_tokens(ended.cursor, program_id)
         self.table.end_turn(program_id, request.request_id, ended.cursor, len(request.tokens), unshared)
-        if self._admission is not None:
-            num_prefilled = ended.seq.num_prompt - max(0, ended.seq.num_cached)
-            self._admission.note_prefill(num_prefilled, ended.seq.num_recomputed, self.table.pool_tokens)
-        if gap is None:
-            self.closed(program_id)
-            return
-        kind, key, expected_s = gap
-        self.table.gap(program_id, kind, self._clock.now(), key, expected_s)
+        self._note(ended.seq)
+        reader = reader_name(program_id, request.branch_id)
         if ended.cursor is not None:
-            self._tree.attach(program_id, ended.cursor)
+            self._tree.attach(reader, ended.cursor)
+            self._readers[program_id].add(reader)
+        if not program.turns:
+            kind: GapKind = "tool" if ended.ending.reason == "tool_calls" else "human"
+            self.table.gap(program_id, kind, self._clock.now())
+
+    def _note(self, seq: Sequence) -> None:
+        """How its start went, for the loops that learn from it."""
+        if self._admission is not None:
+            num_prefilled = seq.num_prompt - max(0, seq.num_cached)
+            self._admission.note_prefill(num_prefilled, seq.num_recomputed, self.table.pool_tokens)
+        if self._measured is not None and seq.request.num_known > 0 and seq.admitted_s is not None:
+            was_hit = seq.num_cached >= RESIDENT_SHARE * seq.request.num_known
+            self._measured.note_wait(seq.admitted_s - seq.arrived_s, was_hit=was_hit)
+
+    def gap(self, branch: BranchHandle, kind: GapKind, tool: str | None, expected_s: float | None) -> None:
+        """What a branch waits for. A tool may be told with its command: "shell git log"."""
+        program = self.table.find(branch.program_id)
+        if program is None or program.turns:
+            return
+        self.table.gap(branch.program_id, kind, self._clock.now(), _gap_key(program, kind, tool), expected_s)
+
+    def wait(self, program_id: str, kind: GapKind, key: Key, expected_s: float | None = None) -> None:
+        """The same with a key that the caller made."""
+        if self.table.find(program_id) is not None:
+            self.table.gap(program_id, kind, self._clock.now(), key, expected_s)
 
     def closed(self, program_id: str) -> None:
-        """The program ended: nobody reads its path any more."""
-        self._tree.detach(program_id)
+        """The program ended: nobody reads its paths any more."""
+        for reader in self._readers.pop(program_id, ()):
+            self._tree.detach(reader)
         self.table.close(program_id)
+
+
+def _gap_key(program: Program, kind: GapKind, tool: str | None) -> Key:
+    name, _, command = (tool or "").partition(" ")
+    return tool_key(program.spec.workload, name or kind, command)
 
 
 def unshared_tokens(cursor: Cursor | None, owner: str) -> int:

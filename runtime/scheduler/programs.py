@@ -52,6 +52,19 @@ GROWTH_SAMPLES = 256
 GROWTH_QUANTILE = 0.8
 
 
+_BRANCH = "\x00"
+
+
+def reader_name(program_id: str, branch_id: int) -> str:
+    """What a branch is called among the readers of the tree."""
+    return f"{program_id}{_BRANCH}{branch_id}"
+
+
+def program_of(reader: str) -> str:
+    """The program of a reader."""
+    return reader.partition(_BRANCH)[0]
+
+
 class StepShare(NamedTuple):
     """What one turn had of a step."""
 
@@ -232,6 +245,8 @@ class ProgramTable:
     def gap(self, program_id: str, kind: GapKind, now_s: float, key: Key = (), expected_s: float | None = None) -> None:
         """The program waits: for a tool (from the closing token of its call on), a human or a join."""
         program = self._programs[program_id]
+        if program.gap is not None:
+            now_s = program.gap.began_s  # what it waits for is known better now; it has waited since then
         program.state = _GAP_STATES[kind]
         program.gap = Gap(key or (program.spec.workload, kind), now_s, expected_s)
         self.estimator.begin(program_id, program.gap.key, now_s)

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 
 from ramet.radix.node import Node
 from ramet.runtime.scheduler.estimator import EDGES, NUM_BINS
-from ramet.runtime.scheduler.programs import Gap, Program, ProgramTable, State
+from ramet.runtime.scheduler.programs import Gap, Program, ProgramTable, State, program_of
 
 RebuildSeconds = Callable[[int, int], float]
 """Seconds to compute tokens [start, end) of a context."""
@@ -34,11 +34,16 @@ class RetentionOrder:
     name: ClassVar[str] = "retention"
 
     def __init__(
-        self, table: ProgramTable, rebuild_s: RebuildSeconds, *, extra_wait_s: float = 2.0, refresh_s: float = 0.05
+        self,
+        table: ProgramTable,
+        rebuild_s: RebuildSeconds,
+        *,
+        extra_wait_s: Callable[[], float] = lambda: 2.0,
+        refresh_s: float = 0.05,
     ) -> None:
-        """`extra_wait_s`  Q; `refresh_s`  for how long a rank is good enough"""
+        """`extra_wait_s`  Q, as it is measured; `refresh_s`  for how long a rank is good enough"""
         self.refresh_s = refresh_s
-        self.extra_wait_s = extra_wait_s
+        self._extra_wait_s = extra_wait_s
         self._table, self._rebuild_s = table, rebuild_s
         self._tables: dict[str, tuple[Gap, _Known]] = {}
 
@@ -51,16 +56,18 @@ class RetentionOrder:
             return rebuild_s * node.value / (1.0 + max(0.0, now - node.last_used))
         worth = 0.0
         for reader in node.readers:
-            program = self._table.find(reader)
+            program = self._table.find(program_of(reader))
             if program is not None:
-                wait_s = self.extra_wait_s / max(1, program.unshared_tokens) if node.end >= program.held_tokens else 0.0
+                wait_s = (
+                    self._extra_wait_s() / max(1, program.unshared_tokens) if node.end >= program.held_tokens else 0.0
+                )
                 worth += self.hazard(program, now) * program.weight * (rebuild_s + wait_s)
         return worth * node.value
 
     def saved_s(self, program: Program) -> float:
         """V: the seconds that a program's own KV saves when it returns."""
         start = max(0, program.held_tokens - program.unshared_tokens)
-        return self._rebuild_s(start, program.held_tokens) + self.extra_wait_s
+        return self._rebuild_s(start, program.held_tokens) + self._extra_wait_s()
 
     def index(self, program: Program, now: float) -> float:
         """I of a whole program, 1/token."""

@@ -61,7 +61,9 @@ class Parts:
 
     def __post_init__(self) -> None:
         self.table = ProgramTable(self.config.pool_tokens)
-        self.retention = RetentionOrder(self.table, self.config.cost.rebuild_s, extra_wait_s=self.config.extra_wait_s)
+        self.retention = RetentionOrder(
+            self.table, self.config.cost.rebuild_s, extra_wait_s=lambda: self.config.extra_wait_s
+        )
 
     def page_admission(self) -> Admission:
         return PageAdmission(AdmissionConfig(max_step_tokens=self.step_tokens, max_running=self.config.max_running))

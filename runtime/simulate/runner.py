@@ -259,8 +259,11 @@ class Runner:
         self._returns_at.pop(session.name, None)
         if turn.gap is not None and not is_last:
             self._returns_at[session.name] = now + turn.gap.duration_s
-        gap = None if is_last or turn.gap is None else (turn.gap.kind, turn.gap.key, turn.gap.expected_s)
-        self._feed.ended(ended, gap)
+        self._feed.ended(ended)
+        if is_last or turn.gap is None:
+            self._feed.closed(session.name)
+        else:
+            self._feed.wait(session.name, turn.gap.kind, turn.gap.key, turn.gap.expected_s)
         if turn.gap is not None and not is_last:
             heapq.heappush(self._events, (now + turn.gap.duration_s, next(self._serial), live))
             return

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from ramet.radix.node import Node
-from ramet.runtime.scheduler.programs import Program, ProgramTable
+from ramet.runtime.scheduler.programs import Program, ProgramTable, program_of
 
 
 class MinWaste:
@@ -22,7 +22,7 @@ class MinWaste:
         self._table, self._rebuild_s, self.refresh_s = table, rebuild_s, refresh_s
 
     def rank(self, node: Node, now: float) -> float:
-        programs = [program for reader in node.readers if (program := self._table.find(reader)) is not None]
+        programs = [program for reader in node.readers if (program := self._table.find(program_of(reader))) is not None]
         if not programs:
             return node.last_used - 1e9
         return max(self._ratio(program, now) for program in programs)

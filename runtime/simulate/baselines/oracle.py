@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from ramet.radix.node import Node
+from ramet.runtime.scheduler.programs import program_of
 
 
 class FarthestNextUse:
@@ -17,4 +18,4 @@ class FarthestNextUse:
         self._returns_at = returns_at
 
     def rank(self, node: Node, now: float) -> float:
-        return -min((self._returns_at.get(reader, math.inf) for reader in node.readers), default=math.inf)
+        return -min((self._returns_at.get(program_of(reader), math.inf) for reader in node.readers), default=math.inf)

@@ -14,7 +14,7 @@ import numpy as np
 
 from ramet.radix.node import Node
 from ramet.runtime.scheduler.estimator import GapEstimator, Key
-from ramet.runtime.scheduler.programs import Gap, Program, ProgramTable
+from ramet.runtime.scheduler.programs import Gap, Program, ProgramTable, program_of
 
 MIN_SAMPLES = 100
 _KEPT = 1e9
@@ -34,7 +34,7 @@ class TimeToLive:
         ranks = [
             _KEPT - program.arrived_s
             for reader in node.readers
-            if (program := self._table.find(reader)) is not None and self._is_kept(program, now)
+            if (program := self._table.find(program_of(reader))) is not None and self._is_kept(program, now)
         ]
         return max(ranks, default=node.last_used)
 

@@ -146,7 +146,7 @@ class World:
         self.now = 0.0
         self.tree = RadixTree(4, clock=lambda: self.now)
         self.table = ProgramTable(POOL)
-        self.order = RetentionOrder(self.table, lambda start, end: 0.01 * (end - start), extra_wait_s=0.1)
+        self.order = RetentionOrder(self.table, lambda start, end: 0.01 * (end - start), extra_wait_s=lambda: 0.1)
         for _ in range(200):
             self.table.estimator.learn(("w", "grep"), 0.05)
             self.table.estimator.learn(("w", "build"), 120.0)
@@ -177,7 +177,9 @@ def test_a_declared_priority_reaches_retention() -> None:
     program = opened(other, "slow", priority=3)
     program.gap, program.unshared_tokens, program.held_tokens = world.table["slow"].gap, 8, 16
     other.estimator = world.table.estimator
-    favoured = RetentionOrder(other, lambda start, end: 0.01 * (end - start), extra_wait_s=0.1).index(program, 0.0)
+    favoured = RetentionOrder(other, lambda start, end: 0.01 * (end - start), extra_wait_s=lambda: 0.1).index(
+        program, 0.0
+    )
     assert favoured == pytest.approx(8 * index)
 
 
