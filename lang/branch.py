@@ -11,12 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ramet.lang import ir
+from ramet.lang.calls import ToolCall, parse_calls
 from ramet.lang.hints import GAPS
 from ramet.lang.interpreter import Lane
 from ramet.lang.loop import PROGRAMS, wait_async
 from ramet.lang.options import to_spec
 from ramet.lang.site import Site, caller
-from ramet.lang.tools import EarlyCalls, Tool, ToolCall, ToolResult, by_name, parse_calls, run_calls
+from ramet.lang.tools import EarlyCalls, Tool, ToolResult, by_name, run_calls
 from ramet.lang.transcript import Chunk, Entry, Transcript, TurnBegin, TurnEnd, messages, slots, written
 from ramet.lang.values import Slot, add_usage, filled
 from ramet.runtime.errors import BadRequest
@@ -143,7 +144,7 @@ class Branch:
         options = node.options
         tools = by_name(options.get("tools") or ())
         spec, decoder = to_spec(
-            {**options, "tools": tuple(tools.values())} if tools else options,
+            options,
             self.run.defaults,
             relaxed=not (self.run.streaming or self.lane.watched),
         )
@@ -153,7 +154,8 @@ class Branch:
         for sample in slot.samples:
             sample.decoder = decoder
         slot.wants_token_texts = bool({**self.run.defaults, **options}.get("return_text_in_logprobs"))
-        self.tools.update(tools)
+        if new := tuple(tool for name, tool in tools.items() if name not in self.tools):
+            self._use_tools(new)  # the template shows them to the model, as it must know what it may call
         if any(tool.eager for tool in tools.values()) and not self.run.tracing:
             self._early = EarlyCalls(tools, copy_context())
             slot.listener = self._early.read

@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from ramet.constrained.spec import Choice, JsonSchema, Lark, Regex, Spec
-from ramet.lang.tools import call_spec
+from ramet.lang.calls import call_spec
+from ramet.lang.tools import by_name
 from ramet.runtime.errors import BadRequest
 
 Decoder = Callable[[str], object]
@@ -34,7 +35,8 @@ def constraint_of(options: Mapping[str, Any]) -> tuple[Spec | None, Decoder]:
     if (grammar := options.get("grammar")) is not None:
         return of_grammar(grammar), str
     if tools := options.get("tools"):
-        return call_spec(tuple(tools), options.get("tool_choice", "auto")), str
+        schemas = {name: tool.parameters for name, tool in by_name(tools).items()}
+        return call_spec(schemas, options.get("tool_choice", "auto")), str
     return None, str
 
 

@@ -21,7 +21,8 @@ from ramet.lang.options import with_seed
 from ramet.lang.site import NOWHERE, Site, note
 from ramet.lang.values import Slot, TextStream
 from ramet.runtime.client import EngineClient
-from ramet.runtime.errors import BadRequest, Busy, Cancelled, EngineFailed, NotFound, RametError, TimedOut, Unavailable
+from ramet.runtime.errors import Cancelled, EngineFailed
+from ramet.runtime.failures import to_error
 from ramet.runtime.types import (
     BranchHandle,
     Delta,
@@ -325,7 +326,7 @@ class Lane:
                 elif isinstance(event, Finished):
                     slot.finished = event
                 elif isinstance(event, Failed):
-                    raise error_of(event)
+                    raise to_error(event)
         if slot.finished is None:
             raise EngineFailed("the generation ended without a last event")
         if slot.finished.reason == "abort":
@@ -432,24 +433,3 @@ def _pass_failure(done: "Future[Any]", slot: Slot) -> None:
 
 def _common(one: str, other: str) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-
-
-def error_of(event: Failed) -> RametError:
-    """The error that a Failed event stands for."""
-    match event.status:
-        case 400:
-            return BadRequest(
-                expected="a request the engine can serve", got=event.code, at=event.at or "$", hint=event.message
-            )
-        case 404:
-            return NotFound(event.message)
-        case 408:
-            return TimedOut(event.message)
-        case 429:
-            return Busy(event.message, retry_after_s=event.retry_after_s or 1.0)
-        case 499:
-            return Cancelled(event.message)
-        case 503:
-            return Unavailable(event.message, retry_after_s=event.retry_after_s or 1.0)
-        case _:
-            return EngineFailed(event.message)

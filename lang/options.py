@@ -151,7 +151,7 @@ def to_spec(options: Mapping[str, Any], defaults: Mapping[str, Any], *, relaxed:
 
 
 def _logprobs(options: Mapping[str, Any]) -> dict[str, Any]:
-    """`logprobs=n` is ours; SGLang's frontend says return_logprob, top_logprobs_num, logprob_start_len (-1: no prompt)."""
+    """`logprobs=n` is ours; SGLang's frontend says return_logprob, top_logprobs_num, logprob_start_len (-1: none)."""
     wanted = options.get("logprobs")
     if wanted is None and (options.get("return_logprob") or options.get("top_logprobs_num")):
         wanted = options.get("top_logprobs_num", 0)

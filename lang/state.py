@@ -1,8 +1,8 @@
 """The user's `s`: what a program says and asks. A thin face over a Branch, in two forms.
 
 `State` waits where it must (`s["x"]`, `s.text()`), for plain functions; `AsyncState` gives awaitables instead, for
-`async def` programs. Saying something (`s += ...`) returns at once in both. An error of the branch is raised here, by the
-first thing that waits for it.
+`async def` programs. Saying something (`s += ...`) returns at once in both. An error of the branch is raised here, by
+the first thing that waits for it.
 """
 
 import asyncio

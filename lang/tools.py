@@ -1,14 +1,11 @@
-"""Python functions that a model may call: their schema, the form of a call, and running one. Knows no branch.
+"""Python functions that a model may call: their schema, and running a call. Knows no branch; calls.py has the form.
 
-A call is written in the form many open models were trained on, `<tool_call>\\n{"name": ..., "arguments":
-{...}}\\n</tool_call>` (Hermes), and the grammar of `gen(tools=...)` lets nothing else through. What goes wrong in a
-tool is text for the model: it may try again.
+What goes wrong in a tool is text for the model: it may try again.
 """
 
 import asyncio
 import functools
 import inspect
-import json
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -29,27 +26,14 @@ from typing import (
 
 import msgspec
 
-from ramet.constrained.spec import JsonSchema, Literal_, OneOf, Repeat, Sequence, Spec, Tagged, Text
+from ramet.lang.calls import CLOSE, OPEN, ToolCall, parse_calls
 from ramet.runtime.errors import BadRequest
 from ramet.runtime.types import Delta
 
 P = ParamSpec("P")
 R = TypeVar("R")
-OPEN, CLOSE = "<tool_call>\n", "\n</tool_call>"
-_CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
 _RESULT_LIMIT = 20_000
 """Characters of a result that the model gets to see; what is cut is said."""
-
-
-class ToolCall(NamedTuple):
-    """One call, as the model wrote it."""
-
-    id: str
-    name: str
-    arguments: str
-    """JSON text."""
-    problem: str | None = None
-    """Why it can't be run, if the text is not a call."""
 
 
 class ToolResult(NamedTuple):
@@ -214,46 +198,6 @@ def as_text(value: object) -> str:
     return f"{text[:_RESULT_LIMIT]}\n[cut: {len(text) - _RESULT_LIMIT} more characters]"
 
 
-def call_spec(tools: tuple[Tool[..., Any], ...], choice: str = "auto") -> Spec:
-    """The grammar of an assistant's turn: free text and then calls ("auto"), at least one call ("required"), or a call
-    of the named tool. "none" is no constraint: leave `tools` out."""
-    if choice not in ("auto", "required", *(tool.name for tool in tools)):
-        raise BadRequest(expected=f"auto, required or one of {[t.name for t in tools]}", got=choice, at="$.tool_choice")
-    wanted = [tool for tool in tools if choice in ("auto", "required", tool.name)]
-    call = Sequence(items=(Literal_(text=OPEN), OneOf(items=tuple(map(_one_call, wanted))), Literal_(text=CLOSE)))
-    if choice == "auto":
-        return Sequence(items=(Text(until=(OPEN.strip(),)), Repeat(item=call, separator="\n")))
-    return Repeat(item=call, minimum=1, maximum=None if choice == "required" else 1, separator="\n")
-
-
-def _one_call(tool: Tool[..., Any]) -> Spec:
-    head = f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "arguments": '
-    arguments = JsonSchema(schema=json.dumps(tool.parameters, ensure_ascii=False))
-    return Sequence(
-        items=(Literal_(text=head), Tagged(name=f"arguments:{tool.name}", item=arguments), Literal_(text="}"))
-    )
-
-
-def parse_calls(text: str, *, first: int = 0, complete_only: bool = False) -> list[ToolCall]:
-    """The calls in a turn's text, in order. first: number of the first, for its id; complete_only: while streaming."""
-    found = [match for match in _CALL.finditer(text) if not complete_only or match[0].endswith(CLOSE.strip())]
-    return [_parse_call(match[1], f"call_{first + index}") for index, match in enumerate(found)]
-
-
-def _parse_call(body: str, identity: str) -> ToolCall:
-    try:
-        data = json.loads(body)
-        name, arguments = data["name"], data.get("arguments", {})
-        if not isinstance(name, str):
-            raise TypeError("name is no text")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        problem = f"Error: this is no tool call ({type(error).__name__}: {error}). Write " + OPEN.strip()
-        return ToolCall(identity, "", body, problem + '{"name": ..., "arguments": {...}}' + CLOSE.strip() + ".")
-    return ToolCall(
-        identity, name, arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    )
-
-
 async def run_call(call: ToolCall, tools: Mapping[str, Tool[..., Any]]) -> ToolResult:
     """Run one call among the tools at hand; an unknown name is told to the model."""
     if call.problem is not None:
@@ -327,3 +271,10 @@ async def run_calls(
         early.cancel()
     results = await asyncio.gather(*tasks)
     return [ToolResult(call, *result[1:]) for call, result in zip(calls, results, strict=True)]
+
+
+def describe_tools(tools: Iterable[Any]) -> str:
+    """Tools as text for a system message, for models whose chat template shows none."""
+    schemas = [msgspec.json.encode(tool.schema["function"]).decode() for tool in by_name(tools).values()]
+    how = f'{OPEN}{{"name": <name>, "arguments": <arguments>}}{CLOSE}'
+    return "You may call these functions:\n" + "\n".join(schemas) + f"\nTo call one, write:\n{how}"

@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     from ramet.lang.backends.openai_compatible import OpenAI
     from ramet.lang.backends.remote import RuntimeEndpoint
     from ramet.lang.backends.scripted import Scripted
+    from ramet.lang.calls import ToolCall
     from ramet.lang.defaults import flush_cache, get_default_backend, set_default_backend
     from ramet.lang.program import Program, function
     from ramet.lang.state import AsyncForks, AsyncState, Forks, State
-    from ramet.lang.tools import Tool, ToolCall, ToolResult
+    from ramet.lang.tools import Tool, ToolResult, describe_tools
     from ramet.lang.trace import show_tree
 
     Runtime = Engine
@@ -57,7 +58,8 @@ _WORDS = {
     "ramet.lang.defaults": "flush_cache get_default_backend set_default_backend",
     "ramet.lang.program": "Program function",
     "ramet.lang.state": "AsyncForks AsyncState Forks State",
-    "ramet.lang.tools": "Tool ToolCall ToolResult",
+    "ramet.lang.calls": "ToolCall",
+    "ramet.lang.tools": "Tool ToolResult describe_tools",
     "ramet.lang.trace": "show_tree",
 }
 _HOMES = {name: home for home, names in _WORDS.items() for name in names.split()}
@@ -83,6 +85,7 @@ __all__ = [  # the same as _HOMES and _ALIASES: a test holds them together
     "assistant",
     "assistant_begin",
     "assistant_end",
+    "describe_tools",
     "flush_cache",
     "function",
     "gen",

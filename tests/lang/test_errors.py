@@ -1,4 +1,5 @@
-"""What goes wrong is raised at the first use of the branch it went wrong in, with the program's own line; the rest goes on."""
+"""What goes wrong is raised at the first use of the branch it went wrong in, with the program's own line; the rest
+goes on."""
 
 import logging
 import signal

@@ -1,0 +1,253 @@
+"""A Ramet server as a backend: EngineClient over HTTP, so that a program runs there as it runs here.
+
+The wire form (docs/dsl.md has it with an example): one path per verb below `/v1/programs`, bodies and answers are the
+structs of runtime/types.py as msgspec writes them, `generate` answers with server-sent events, one tagged Event each.
+Only new pieces travel, never the text again.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from ramet.lang.backends.base import ConnectOnce
+from ramet.lang.backends.http import HttpClient, Refused, Response
+from ramet.runtime.client import EngineClient
+from ramet.runtime.errors import EngineFailed, NotBuilt, RametError
+from ramet.runtime.failures import to_error
+from ramet.runtime.types import (
+    BranchHandle,
+    EngineStatistics,
+    Event,
+    Failed,
+    Finished,
+    GapKind,
+    GenerateSpec,
+    Mark,
+    ModelCard,
+    Piece,
+    ProgramSpec,
+    Selection,
+    SelectMethod,
+    Usage,
+)
+
+T = TypeVar("T")
+
+
+class OpenedProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to `POST /v1/programs`."""
+
+    program_id: str
+    branch_id: int
+
+
+class ExtendBody(msgspec.Struct, frozen=True, kw_only=True):
+    pieces: list[Piece]
+
+
+class SelectBody(msgspec.Struct, frozen=True, kw_only=True):
+    choices: list[str]
+    method: SelectMethod = "total"
+    temperature: float = 0.0
+    seed: int | None = None
+    append: bool = True
+
+
+class ForkBody(msgspec.Struct, frozen=True, kw_only=True):
+    n: int
+
+
+class ForkedBranches(msgspec.Struct, frozen=True, kw_only=True):
+    branch_ids: list[int]
+
+
+class MarkBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to mark, body of rollback."""
+
+    num_tokens: int
+    serial: int
+
+
+class GapBody(msgspec.Struct, frozen=True, kw_only=True):
+    kind: GapKind
+    tool: str | None = None
+    expected_s: float | None = None
+
+
+class TokensBody(msgspec.Struct, frozen=True, kw_only=True):
+    tokens: list[int]
+    skip_special: bool = False
+    """Of detokenize."""
+
+
+class TextBody(msgspec.Struct, frozen=True, kw_only=True):
+    text: str
+    allow_special: bool = False
+    """These two of tokenize."""
+    add_bos: bool = False
+
+
+class Flushed(msgspec.Struct, frozen=True, kw_only=True):
+    num_pages: int
+
+
+_event_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+
+
+class RemoteClient:
+    """An EngineClient over HTTP."""
+
+    def __init__(self, http: HttpClient, card: ModelCard) -> None:
+        self._http, self._card = http, card
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    async def open(self, program: ProgramSpec) -> BranchHandle:
+        opened = await self._ask("POST", "/v1/programs", program, OpenedProgram)
+        return BranchHandle(opened.program_id, opened.branch_id)
+
+    async def extend(self, branch: BranchHandle, pieces: Sequence[Piece]) -> None:
+        await self._ask("POST", _path(branch, "extend"), ExtendBody(pieces=list(pieces)), None)
+
+    async def generate(self, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Event]:
+        events = self._http.events(_path(branch, "generate"), msgspec.json.encode(spec))
+        async with aclosing(events) as stream:  # type: ignore[type-var]
+            try:
+                finished = False
+                async for data in stream:  # to its very end, so that the connection can be used again
+                    if data == b"[DONE]":
+                        continue
+                    event = _event_decoder.decode(data)
+                    if isinstance(event, Failed):
+                        raise to_error(event)
+                    finished = finished or isinstance(event, Finished)
+                    yield event
+            except Refused as refused:
+                raise error_of(refused.response) from None
+            except (ConnectionError, asyncio.IncompleteReadError, msgspec.MsgspecError) as broken:
+                raise EngineFailed(f"the server's stream broke off: {broken}") from None
+        if not finished:
+            raise EngineFailed("the server's stream ended without a last event")
+
+    async def select(
+        self,
+        branch: BranchHandle,
+        choices: Sequence[str],
+        method: SelectMethod = "total",
+        temperature: float = 0.0,
+        seed: int | None = None,
+        append: bool = True,
+    ) -> Selection:
+        body = SelectBody(choices=list(choices), method=method, temperature=temperature, seed=seed, append=append)
+        return await self._ask("POST", _path(branch, "select"), body, Selection)
+
+    async def fork(self, branch: BranchHandle, n: int) -> list[BranchHandle]:
+        forked = await self._ask("POST", _path(branch, "fork"), ForkBody(n=n), ForkedBranches)
+        return [BranchHandle(branch.program_id, identity) for identity in forked.branch_ids]
+
+    async def mark(self, branch: BranchHandle) -> Mark:
+        mark = await self._ask("POST", _path(branch, "mark"), {}, MarkBody)
+        return Mark(mark.num_tokens, mark.serial)
+
+    async def rollback(self, branch: BranchHandle, mark: Mark) -> None:
+        body = MarkBody(num_tokens=mark.num_tokens, serial=mark.serial)
+        await self._ask("POST", _path(branch, "rollback"), body, None)
+
+    async def gap(
+        self, branch: BranchHandle, kind: GapKind, tool: str | None = None, expected_s: float | None = None
+    ) -> None:
+        await self._ask("POST", _path(branch, "gap"), GapBody(kind=kind, tool=tool, expected_s=expected_s), None)
+
+    async def close(self, branch: BranchHandle, *, program: bool = False) -> Usage:
+        path = f"/v1/programs/{quote(branch.program_id, safe='')}" if program else _path(branch)
+        return await self._ask("DELETE", path, None, Usage)
+
+    async def tokens(self, branch: BranchHandle) -> list[int]:
+        return (await self._ask("GET", _path(branch, "tokens"), None, TokensBody)).tokens
+
+    async def text(self, branch: BranchHandle) -> str:
+        return (await self._ask("GET", _path(branch, "text"), None, TextBody)).text
+
+    async def tokenize(self, text: str, *, allow_special: bool = False, add_bos: bool = False) -> list[int]:
+        body = TextBody(text=text, allow_special=allow_special, add_bos=add_bos)
+        return (await self._ask("POST", "/v1/engine/tokenize", body, TokensBody)).tokens
+
+    async def detokenize(self, tokens: Sequence[int], *, skip_special: bool = False) -> str:
+        body = TokensBody(tokens=list(tokens), skip_special=skip_special)
+        return (await self._ask("POST", "/v1/engine/detokenize", body, TextBody)).text
+
+    async def statistics(self) -> EngineStatistics:
+        return await self._ask("GET", "/v1/engine/statistics", None, EngineStatistics)
+
+    async def flush_cache(self) -> int:
+        return (await self._ask("POST", "/v1/engine/flush_cache", {}, Flushed)).num_pages
+
+    async def _ask(self, method: str, path: str, body: object, answer: type[T] | None) -> T:
+        return await ask(self._http, method, path, body, answer)
+
+
+async def ask(http: HttpClient, method: str, path: str, body: object, answer: type[T] | None) -> T:
+    """One exchange; an answer that is an error is raised."""
+    try:
+        response = await http.request(method, path, None if body is None else msgspec.json.encode(body))
+    except (ConnectionError, asyncio.IncompleteReadError) as broken:
+        raise EngineFailed(f"the server's answer broke off: {broken}") from None
+    if response.status >= 300:
+        raise error_of(response)
+    if answer is None:
+        return None  # type: ignore[return-value]
+    try:
+        return msgspec.json.decode(response.body, type=answer)
+    except msgspec.MsgspecError as error:
+        raise EngineFailed(f"{method} {path} was answered with something else: {error}") from None
+
+
+def error_of(response: Response) -> RametError:
+    """The error in an answer (`{"error": {"message", "code", "param"}}`), as the class that its code names."""
+    message, code, at = response.body.decode(errors="replace")[:500], "", None
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        error: dict[str, Any] = msgspec.json.decode(response.body)["error"]
+        message, code, at = str(error["message"]), str(error.get("code") or ""), error.get("param")
+    wait = response.headers.get("retry-after", "")
+    retry_after_s = float(wait) if wait.replace(".", "", 1).isdigit() else None
+    return to_error(Failed(status=response.status, code=code, message=message, at=at, retry_after_s=retry_after_s))
+
+
+def _path(branch: BranchHandle, verb: str | None = None) -> str:
+    path = f"/v1/programs/{quote(branch.program_id, safe='')}/branches/{branch.branch_id}"
+    return path if verb is None else f"{path}/{verb}"
+
+
+class RuntimeEndpoint(ConnectOnce):
+    """A running `ramet serve`: `RuntimeEndpoint("http://localhost:8000")`."""
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        verify: bool | str = True,
+        chat_template_name: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        if chat_template_name is not None:
+            raise NotBuilt("chat_template_name", hint="The server renders with the model's own template.")
+        authorization = {"authorization": f"Bearer {api_key}"} if api_key is not None else {}
+        self._http = HttpClient(base_url, headers={**authorization, **(headers or {})}, verify=verify)
+
+    async def _connect(self) -> EngineClient:
+        card = await ask(self._http, "GET", "/v1/engine/card", None, ModelCard)
+        return RemoteClient(self._http, card)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        self._http.close()
+
+    def __repr__(self) -> str:
+        return f"RuntimeEndpoint({self._http.base_url!r})"
