@@ -5,10 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ramet.constrained.automaton.machine import Configuration, Machine
+from ramet.constrained.automaton.machine import Configuration, Machine, Stack
+from ramet.constrained.drafts import forced_tokens
 from ramet.constrained.state import GrammarState
 from ramet.constrained.tables.explore import Explorer
 from ramet.constrained.vocabulary import Vocabulary, Words
+
+_MAX_DRAFTS = 20_000
 
 
 class Engine:
@@ -19,6 +22,7 @@ class Engine:
         self.machine = Machine()
         self.explorer = Explorer(self.machine, vocabulary)
         self.end_words = vocabulary.pack(vocabulary.end_ids)
+        self.drafts: dict[tuple[tuple[int, int, Stack], ...], tuple[int, ...]] = {}
 
     @property
     def num_bytes(self) -> int:
@@ -56,6 +60,17 @@ class CompiledGrammar:
             self._allow(configuration, out)
         if state.accepting:
             np.bitwise_or(out, self.engine.end_words, out=out)
+
+    def forced(self, state: GrammarState) -> list[int]:
+        """See `GrammarState.forced`. Remembered by place: a key of an object is forced in every request alike."""
+        key = tuple(configuration[:3] for configuration in state.configurations)
+        drafts = self.engine.drafts
+        found = drafts.get(key)
+        if found is None:
+            if len(drafts) >= _MAX_DRAFTS:
+                drafts.clear()
+            found = drafts[key] = tuple(forced_tokens(state))
+        return list(found)
 
     def _allow(self, configuration: Configuration, out: Words) -> None:
         """The tokens of one reading: of its top frame, then of the frames that a token may fall through to."""

@@ -94,6 +94,10 @@ class GrammarState:
         found: list[int] = self.grammar.vocabulary.unpack(words).tolist()
         return found
 
+    def forced(self) -> list[int]:
+        """Ids that must come next, canonically tokenised, as drafts to verify; empty where there is a choice."""
+        return self.grammar.forced(self)
+
     def events(self) -> list[Event]:
         """Begins and ends of tagged parts, oldest first. An end is known once a byte after it is read, or at once
         where nothing else may follow, or in an accepting state."""

@@ -116,6 +116,7 @@ class Machine:
         self._finals: set[int] = set()
         self._tags: dict[int, str] = {}
         self._moves: dict[int, tuple[Move, ...]] = {}
+        self._firsts: dict[int, frozenset[int]] = {}
 
     @property
     def num_states(self) -> int:
@@ -304,6 +305,29 @@ class Machine:
                 yield Move(action, False, -1, (), target, 0, ())
         for call in exits.calls:
             yield from _entered(call, self.special_moves(call.start, token))
+
+    def first_bytes(self, state: int) -> frozenset[int]:
+        """Bytes that some move from the state reads, whatever the counter; -1 stands for special tokens."""
+        found = self._firsts.get(state)
+        if found is None:
+            exits = self.exits(state)
+            row = {int(byte) for byte in np.flatnonzero(self.targets[state] >= 0)}
+            row.update(edge.byte for edge in exits.more)
+            row.update([-1] if exits.specials else [])
+            for call in exits.calls:
+                row |= self.first_bytes(call.start)
+            found = self._firsts[state] = frozenset(row)
+        return found
+
+    def next_bytes(self, configurations: Iterable[Configuration], position: int) -> set[int]:
+        """Bytes that may come next, and perhaps some that counters exclude."""
+        found: set[int] = set()
+        for configuration in configurations:
+            above: Configuration | None = configuration
+            while above is not None:
+                found |= self.first_bytes(above.state)
+                above = self._popped(above, position)
+        return found
 
     # Configurations --------------------------------------------------------------------------------------------------
 

@@ -24,11 +24,13 @@ struct Machine {
     const int32_t* action_values;  // [A, 3] low, high, add
 };
 
-void mark(const Trie& trie, int32_t node, uint32_t* words) {
+// Whether a token ends in a node is a coin toss to the branch predictor: no branch on it.
+inline void mark(const Trie& trie, int32_t node, uint32_t* words) {
     const int32_t token = trie.single[node];
-    if (token >= 0) {
-        words[token >> 5] |= 1u << (token & 31);
-    } else if (token == -2) {
+    uint32_t nowhere = 0;
+    uint32_t* word = token < 0 ? &nowhere : words + (token >> 5);
+    *word |= 1u << (token & 31);
+    if (token == -2) {
         for (int32_t j = trie.token_offset[node]; j < trie.token_offset[node + 1]; ++j) {
             words[trie.token_ids[j] >> 5] |= 1u << (trie.token_ids[j] & 31);
         }
@@ -67,12 +69,13 @@ int32_t ramet_descend(
     const int32_t* token_ids, const int32_t* targets, const int16_t* actions, const uint8_t* flags,
     const int32_t* action_values, const int32_t* starts, int64_t num_starts, int32_t low, int32_t high,
     int32_t* exits, int32_t* counted, int32_t* pending, int64_t room, int64_t* lengths, uint32_t* words,
-    int32_t* stack) {
+    int32_t* stack, int64_t* row_stack) {
     const Trie trie = {byte, depth, end, single, token_offset, token_ids};
     const Machine machine = {targets, actions, flags, action_values};
     List exit_list = {exits, room, 0, false}, counted_list = {counted, room, 0, false};
     List pending_list = {pending, room, 0, false};
     Place* places = reinterpret_cast<Place*>(stack);
+    const int32_t** rows = reinterpret_cast<const int32_t**>(row_stack);
 
     for (int64_t start = 0; start < num_starts; ++start) {
         const int32_t* row = starts + 5 * start;
@@ -85,29 +88,27 @@ int32_t ramet_descend(
         }
         if (flag & EXITS) exit_list.add(root, here);
         places[0] = here;
+        rows[0] = machine.targets + static_cast<int64_t>(here.state) * 256;
         int32_t node = root + 1;
         while (node < stop) {
             const int32_t level = trie.depth[node] - base;
-            const Place& above = places[level - 1];
-            const int64_t edge = static_cast<int64_t>(above.state) * 256 + trie.byte[node];
-            const int32_t target = machine.targets[edge];
+            const int32_t target = rows[level - 1][trie.byte[node]];
             if (target < 0) {
                 node = trie.end[node];
                 continue;
             }
+            const Place& above = places[level - 1];
             here = above;
             here.state = target;
             if (machine.flags[above.state] & ACTS) {
-                const int16_t action = machine.actions[edge];
-                if (action != 0) {
-                    const int32_t* value = machine.action_values + 3 * action;
-                    if (value[0] - above.add > here.low) here.low = value[0] - above.add;
-                    if (value[1] < UNBOUNDED && value[1] - above.add < here.high) here.high = value[1] - above.add;
-                    here.add += value[2];
-                    if (here.low > here.high) {
-                        node = trie.end[node];
-                        continue;
-                    }
+                const int16_t action = machine.actions[static_cast<int64_t>(above.state) * 256 + trie.byte[node]];
+                const int32_t* value = machine.action_values + 3 * action;
+                if (value[0] - above.add > here.low) here.low = value[0] - above.add;
+                if (value[1] < UNBOUNDED && value[1] - above.add < here.high) here.high = value[1] - above.add;
+                here.add += value[2];
+                if (here.low > here.high) {
+                    node = trie.end[node];
+                    continue;
                 }
             }
             if (here.low == low && here.high == high) {
@@ -115,18 +116,17 @@ int32_t ramet_descend(
             } else if (trie.single[node] != -1) {
                 counted_list.add(node, here);
             }
-            if (trie.end[node] == node + 1) {
-                ++node;
-                continue;
-            }
             const uint8_t state_flag = machine.flags[target];
-            if (state_flag & UNMADE) {
-                pending_list.add(node, here);
-                node = trie.end[node];
-                continue;
+            if ((state_flag & (UNMADE | EXITS)) && trie.end[node] > node + 1) {
+                if (state_flag & UNMADE) {
+                    pending_list.add(node, here);
+                    node = trie.end[node];
+                    continue;
+                }
+                exit_list.add(node, here);
             }
-            if (state_flag & EXITS) exit_list.add(node, here);
             places[level] = here;
+            rows[level] = machine.targets + static_cast<int64_t>(target) * 256;
             ++node;
         }
     }

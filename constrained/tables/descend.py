@@ -120,6 +120,7 @@ class NativeDescent:
         self._tokens = tuple(map(_pointer, (trie.single_token, trie.token_offset, trie.token_ids)))
         self._trie = (_pointer(trie.byte), _pointer(trie.depth), _pointer(trie.end), *self._tokens)
         self._stack = np.zeros((int(trie.depth.max()) + 2, 4), dtype=np.int32)
+        self._rows = np.zeros(len(self._stack), dtype=np.int64)
         self._lengths = np.zeros(3, dtype=np.int64)
         self._resize(4096)
 
@@ -162,6 +163,7 @@ class NativeDescent:
                 _pointer(self._lengths),
                 _pointer(words),
                 _pointer(self._stack),
+                _pointer(self._rows),
             )
             if not is_full:
                 found: list[int] = self._lengths.tolist()

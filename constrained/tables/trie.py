@@ -61,6 +61,18 @@ class Trie:
         start, end = self.token_offset[nodes], self.token_offset[nodes + 1]
         return self.token_ids[spans(start, end - start)]
 
+    def find(self, data: bytes) -> int:
+        """The node of these bytes, or -1."""
+        node = 0
+        for byte in data:
+            first, last = self.child_offset[node], self.child_offset[node + 1]
+            below = self.children[first:last]
+            at = int(np.searchsorted(self.byte[below], byte))
+            if at == len(below) or self.byte[below[at]] != byte:
+                return -1
+            node = int(below[at])
+        return node
+
     def path(self, node: int) -> bytes:
         """The bytes from the root to a node."""
         found = bytearray()
