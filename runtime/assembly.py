@@ -33,6 +33,7 @@ from ramet.runtime.scheduler.cache import PrefixCache
 from ramet.runtime.scheduler.policies.base import Order
 from ramet.runtime.scheduler.policies.fcfs import FirstComeFirstServed
 from ramet.runtime.scheduler.policies.longest_prefix import LongestPrefixFirst
+from ramet.runtime.scheduler.program_scheduling import program_scheduling
 from ramet.runtime.scheduler.scheduler import Scheduler
 from ramet.runtime.types import ModelCard
 from ramet.runtime.weights.discover import find_model
@@ -85,7 +86,7 @@ def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient
     allocator = PageAllocator(num_pages)
     compile_grammar = _grammar_compiler(loaded)
     executor = _executor(options, loaded, allocator.pool_pages, compile_grammar)
-    engine = Engine(_scheduler(options, allocator, SystemClock()), executor)
+    engine = _engine(options, allocator, executor, SystemClock())
     card, template = _card(options, loaded, num_pages), _template(options, loaded)
     return LocalClient(engine, loaded.tokenizer, card, template, compile_grammar=compile_grammar).start()
 
@@ -218,11 +219,19 @@ def _executor(
     )
 
 
-def _scheduler(options: Options, allocator: PageAllocator, clock: Clock) -> Scheduler:
+def _engine(options: Options, allocator: PageAllocator, executor: LocalExecutor, clock: Clock) -> Engine:
     tree = RadixTree(options.page_size, clock=clock.now) if options.cache else None
-    cache = PrefixCache(allocator, options.page_size, tree)
     admission = AdmissionConfig(max_step_tokens=options.max_step_tokens, max_running=options.max_running)
-    return Scheduler(cache, _order(SchedulingConfig(order=options.policy)), PageAdmission(admission), clock)
+    if options.policy == "fcfs" or options.policy == "lpm":
+        cache = PrefixCache(allocator, options.page_size, tree)
+        order = _order(SchedulingConfig(order=options.policy))
+        return Engine(Scheduler(cache, order, PageAdmission(admission), clock), executor)
+    if tree is None:
+        raise BadRequest(expected="fcfs or lpm where the cache is off", got=options.policy, at="policy")
+    pool_tokens = allocator.num_pages * options.page_size
+    programs = program_scheduling(options.policy, tree=tree, pool_tokens=pool_tokens, admission=admission, clock=clock)
+    cache = PrefixCache(allocator, options.page_size, tree, programs.eviction)
+    return Engine(Scheduler(cache, programs.order, programs.admission, clock), executor, programs.feed)
 
 
 def _order(config: SchedulingConfig) -> Order:

@@ -47,7 +47,8 @@ def build_engine(
     kv_tokens        tokens of KV to keep room for; None: what is free, within reason
     page_size        tokens of a KV page, 1 to 64
     context_length   longest branch, in tokens; None: what the model was made for
-    policy           who goes first: "fcfs", or "lpm", the longest cached prefix
+    policy           who goes first: "fcfs"; "lpm", the longest cached prefix; of whole programs "las", "atlas",
+                     "program-fcfs" or "gittins"
     max_step_tokens  tokens computed in a step; more: higher throughput, later next token
     max_running      sequences in a step, at most
     cache            False: nothing is kept after a turn

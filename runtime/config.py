@@ -3,7 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-OrderName = Literal["fcfs", "lpm"]
+RequestOrderName = Literal["fcfs", "lpm"]
+OrderName = Literal["fcfs", "lpm", "las", "atlas", "program-fcfs", "gittins"]
+"""Of requests, and of whole programs. `las` and `atlas`: the least served first; `program-fcfs`: by the program's
+arrival; `gittins`: who is likely to end soonest, with fair share, retention by value and admission by working set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,7 @@ class CacheConfig:
 class SchedulingConfig:
     """Read by whoever builds a Scheduler."""
 
-    order: OrderName = "fcfs"
+    order: RequestOrderName = "fcfs"
     """`fcfs`: first come, first served. `lpm`: longest cached prefix first, with ageing."""
     ageing_tokens_per_s: float = 512.0
     """`lpm`: a second of waiting weighs as much as so many cached tokens, so nobody waits for ever."""

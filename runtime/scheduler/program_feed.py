@@ -19,6 +19,9 @@ from ramet.runtime.types import BranchHandle, GapKind, StepPlan
 
 RESIDENT_SHARE = 0.5
 """A program that returns to less of its KV than this gave up its place in the working set."""
+IDLE_S = 3600.0
+"""A program that nobody closed, and that waited so long in a gap, is forgotten."""
+_SWEEP_EVERY = 256
 _KEEP = 0.9
 """Of a running mean, when a new measurement comes."""
 
@@ -62,10 +65,14 @@ class ProgramFeed:
         self._admission, self._measured = admission, measured
         self._program_of: dict[int, str] = {}
         self._readers: dict[str, set[str]] = defaultdict(set)
+        self._num_submitted = 0
 
     def submitted(self, request: Request) -> None:
         """Before `Scheduler.submit`."""
         now = self._clock.now()
+        self._num_submitted += 1
+        if self._num_submitted % _SWEEP_EVERY == 0:
+            self._forget_idle(now)
         program = self.table.open(request.program, now)
         self._program_of[request.request_id] = program.program_id
         reader = reader_name(program.program_id, request.branch_id)
@@ -132,6 +139,11 @@ class ProgramFeed:
         for reader in self._readers.pop(program_id, ()):
             self._tree.detach(reader)
         self.table.close(program_id)
+
+    def _forget_idle(self, now: float) -> None:
+        idle = [program for program in self.table if program.gap is not None and now - program.gap.began_s > IDLE_S]
+        for program in idle:
+            self.closed(program.program_id)
 
 
 def _gap_key(program: Program, kind: GapKind, tool: str | None) -> Key:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ramet.runtime.chat_template import ChatTemplate
 from ramet.runtime.clock import Clock, SystemClock
-from ramet.runtime.config import AdmissionConfig, CacheConfig, EngineConfig, OrderName, SchedulingConfig
+from ramet.runtime.config import AdmissionConfig, CacheConfig, EngineConfig, RequestOrderName, SchedulingConfig
 from ramet.runtime.engine import Engine, Executor
 from ramet.runtime.local_client import LocalClient
 from ramet.runtime.scheduler.build import build_scheduler
@@ -83,7 +83,7 @@ def scripted_engine(
     num_pages: int = 1024,
     page_size: int = 16,
     cache: bool = True,
-    order: OrderName = "fcfs",
+    order: RequestOrderName = "fcfs",
     max_step_tokens: int = 2048,
     max_running: int = 256,
     high_water: float = 0.92,
@@ -111,7 +111,7 @@ def scripted_client(
     num_pages: int = 1024,
     page_size: int = 16,
     cache: bool = True,
-    order: OrderName = "fcfs",
+    order: RequestOrderName = "fcfs",
     max_step_tokens: int = 2048,
     max_running: int = 256,
     high_water: float = 0.92,

@@ -1,0 +1,88 @@
+"""Programs on a real engine loop: tokens do not depend on the policy, pages balance, and a busy pool serves programs."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from ramet.radix.tree import RadixTree
+from ramet.runtime.config import AdmissionConfig
+from ramet.runtime.engine import Engine
+from ramet.runtime.kv.allocator import PageAllocator
+from ramet.runtime.local_client import LocalClient
+from ramet.runtime.scheduler.cache import PrefixCache
+from ramet.runtime.scheduler.program_feed import ProgramFeed
+from ramet.runtime.scheduler.program_scheduling import ProgramOrderName, program_scheduling
+from ramet.runtime.scheduler.scheduler import Scheduler
+from ramet.runtime.types import BranchHandle, Delta, GenerateSpec, ProgramSpec, Sampling, TextPiece
+from ramet.testing import ManualClock, scripted_client
+
+ORDERS: list[ProgramOrderName] = ["las", "atlas", "program-fcfs", "gittins"]
+
+
+def client_under(order: ProgramOrderName, *, num_pages: int, page_size: int = 8) -> tuple[LocalClient, ProgramFeed]:
+    """A scripted client whose engine schedules programs."""
+    client = scripted_client(page_size=page_size, num_pages=num_pages)
+    plain, clock = client._engine, ManualClock()
+    tree = RadixTree(page_size, clock=clock.now)
+    programs = program_scheduling(
+        order, tree=tree, pool_tokens=num_pages * page_size, admission=AdmissionConfig(), clock=clock
+    )
+    cache = PrefixCache(PageAllocator(num_pages), page_size, tree, programs.eviction)
+    scheduler = Scheduler(cache, programs.order, programs.admission, clock)
+    engine = Engine(scheduler, plain.executor, programs.feed)
+    plain.scheduler, plain.listener = engine.scheduler, engine.listener
+    return client, programs.feed
+
+
+async def agent(client: LocalClient, number: int, num_turns: int) -> list[str]:
+    """A program of turns with tool gaps between; what it said."""
+    branch = await client.open(ProgramSpec(program_id=f"agent-{number}", workload="agent"))
+    said = []
+    for turn in range(num_turns):
+        await client.extend(branch, [TextPiece(f"turn {turn} of {number}: " + "x" * (number % 5 + 3))])
+        said.append(await speak(client, branch))
+        await client.gap(branch, "tool", "shell git log" if number % 2 else "grep")
+        await asyncio.sleep(0)
+    await client.close(branch, program=True)
+    return said
+
+
+async def speak(client: LocalClient, branch: BranchHandle) -> str:
+    spec = GenerateSpec(max_tokens=12, ignore_eos=True, sampling=Sampling(temperature=0))
+    return "".join([event.text async for event in client.generate(branch, spec) if isinstance(event, Delta)])
+
+
+async def outcome(order: ProgramOrderName, num_pages: int) -> Sequence[list[str]]:
+    client, feed = client_under(order, num_pages=num_pages)
+    async with client:
+        said = await asyncio.gather(*(agent(client, number, 4) for number in range(10)))
+        await client.statistics()
+        client._engine.scheduler.check()
+        assert client._engine.scheduler.cache.balance().leased == 0
+        for _ in range(200):
+            if len(feed.table) == 0:
+                break
+            await asyncio.sleep(0.005)
+        assert len(feed.table) == 0, "every program that was closed is gone"
+    return said
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_a_small_pool_and_any_order_give_the_tokens_of_a_large_pool(order: ProgramOrderName) -> None:
+    assert await outcome(order, num_pages=40) == await outcome(order, num_pages=2000)
+
+
+async def test_cancelled_programs_leave_nothing() -> None:
+    choose = random.Random(1)
+    client, feed = client_under("gittins", num_pages=60)
+    async with client:
+        tasks = [asyncio.ensure_future(agent(client, number, 6)) for number in range(8)]
+        await asyncio.sleep(0.02)
+        for task in choose.sample(tasks, 4):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        client._engine.scheduler.check()
+        assert client._engine.scheduler.cache.balance().leased == 0
+    assert len(feed.table) <= 4, "a program that was cancelled without being closed waits to be forgotten"
