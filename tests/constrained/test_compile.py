@@ -42,15 +42,16 @@ def schema(text: str) -> JsonSchema:
     return JsonSchema(schema=text)
 
 
+NUMBERED = '{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}'
+NAMED = '{"type":"object","properties":{"name":{"type":"boolean"}},"required":["name"],"additionalProperties":false}'
+LETTERS = Choice(choices=("a", "b"))
 CALLS = Sequence(
     items=(
         Text(until=("<call>", "STOP")),
         Literal_(text="STOP"),
         Tagged(name="name", item=Choice(choices=("add", "addition"))),
         Literal_(text="("),
-        Tagged(
-            name="arguments", item=schema('{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}')
-        ),
+        Tagged(name="arguments", item=schema(NUMBERED)),
         Literal_(text=")"),
     )
 )
@@ -137,10 +138,7 @@ def test_events_of_repeated_parts() -> None:
 
 
 def test_forced_tokens_are_canonical_and_stop_at_choices() -> None:
-    spec = schema(
-        '{"type":"object","properties":{"name":{"type":"boolean"}},"required":["name"],"additionalProperties":false}'
-    )
-    compact = JsonSchema(schema=spec.schema, whitespace="compact")
+    compact = JsonSchema(schema=NAMED, whitespace="compact")
     state = compile(compact, VOCABULARY).initial()
     tokens = state.forced()
     assert b"".join(VOCABULARY.token_bytes[t] for t in tokens) == b'{"name":'

@@ -7,22 +7,7 @@ import pytest
 
 from ramet.constrained.vocabulary import Vocabulary
 
-WORDS = [b"true", b"false", b"null", b"name", b"age", b"yes", b"no", b"\":", b"\",", b"\"}", b"{\"", b"\"name"]
-    b"true",
-    b"false",
-    b"null",
-    b"name",
-    b"age",
-    b"yes",
-    b"no",
-    b'":',
-    b'",',
-    b'"}',
-    b'{"',
-    b', "',
-    b": ",
-    b'"name',
-]
+WORDS = [*map(str.encode, ["true", "false", "null", "name", "age", "yes", "no", '":', '",', '"}', '{"', '"name'])]
 
 
 def byte_vocabulary() -> Vocabulary:
