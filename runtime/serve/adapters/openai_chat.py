@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from ramet.constrained.spec import Spec
+from ramet.constrained.spec import OneOf, Spec
 from ramet.runtime.errors import BadRequest, ContextOverflow
 from ramet.runtime.serve import sse
 from ramet.runtime.serve.adapters import fields
@@ -167,7 +167,13 @@ def grammar_of(body: ChatBody, context: ServeContext, tools: list[Tool], choice:
     if choice.startswith("="):
         named = [tool for tool in tools if tool.name == choice[1:]]
         return context.tool_format.spec(named, at_least_one=True, parallel=False)
-    return fields.to_grammar(body)
+    wanted = fields.to_grammar(body)
+    if choice != "auto":
+        return wanted
+    if wanted is not None:  # an answer in the asked form, or calls
+        return OneOf(items=(wanted, context.tool_format.spec(tools, at_least_one=True, parallel=parallel)))
+    free = context.tool_format.HAS_TRIGGER
+    return context.tool_format.spec(tools, at_least_one=False, parallel=parallel) if free else None
 
 
 def new_choices(request: ChatRequest, context: ServeContext, prefix: str = "call_") -> list[ChoiceState]:

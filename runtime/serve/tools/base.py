@@ -39,6 +39,8 @@ class ToolFormat(Protocol):
     NAME: str
     SPECIAL_MARKS: bool
     """Its marks are special tokens, which plain decoding would drop."""
+    HAS_TRIGGER: bool
+    """A mark tells calls from text, so that text stays free while calls obey their schemas."""
 
     def recognises(self, chat_template: str) -> bool: ...
 

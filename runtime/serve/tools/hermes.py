@@ -10,6 +10,7 @@ from ramet.runtime.serve.tools.json_call import JsonCall
 
 NAME = "hermes"
 SPECIAL_MARKS = False
+HAS_TRIGGER = True
 BEGIN, END = "<tool_call>", "</tool_call>"
 
 

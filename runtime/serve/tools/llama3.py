@@ -9,6 +9,7 @@ from ramet.runtime.serve.tools.plain_json import PlainJsonParser
 
 NAME = "llama3"
 SPECIAL_MARKS = True
+HAS_TRIGGER = False
 MARK = "<|python_tag|>"
 
 

@@ -10,6 +10,7 @@ from ramet.runtime.serve.tools.json_call import JsonCall
 
 NAME = "mistral"
 SPECIAL_MARKS = True
+HAS_TRIGGER = True
 MARK, ARGUMENTS_MARK = "[TOOL_CALLS]", "[ARGS]"
 
 

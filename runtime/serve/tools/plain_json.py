@@ -10,6 +10,7 @@ from ramet.runtime.serve.tools.json_call import JsonCall
 
 NAME = "json"
 SPECIAL_MARKS = False
+HAS_TRIGGER = False
 
 
 def recognises(chat_template: str) -> bool:

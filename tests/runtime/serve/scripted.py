@@ -10,6 +10,8 @@ from tokenizers import AddedToken, decoders, pre_tokenizers
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers.models import BPE
 
+from ramet.constrained.compile import compile
+from ramet.constrained.vocabulary import Vocabulary
 from ramet.runtime.chat_template import ChatTemplate
 from ramet.runtime.local_client import LocalClient
 from ramet.runtime.serve.app import create_app
@@ -60,7 +62,8 @@ async def served(
     replies: Replies | None = None, *, config: ServeConfig | None = None, template: str | None = None, **engine: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server whose model replies so."""
-    client = scripted_client(replies, **engine).start()
+    vocabulary = Vocabulary.from_tokenizer(ByteTokenizer())
+    client = scripted_client(replies, grammars=lambda spec: compile(spec, vocabulary), **engine).start()
     try:
         app = make_app(client, config, template)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)

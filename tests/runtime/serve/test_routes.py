@@ -22,8 +22,8 @@ WEATHER = {
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
-CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city":"Zürich",  "n": 1.50}}\n</tool_call>'
-ARGUMENTS = '{"city":"Zürich",  "n": 1.50}'
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city":"Zürich", "n": 1.50}}\n</tool_call>'
+ARGUMENTS = '{"city":"Zürich", "n": 1.50}'
 
 
 def events(text: str) -> list[Any]:
@@ -116,6 +116,50 @@ async def test_two_calls_have_their_own_ids_and_indices() -> None:
         chunks = await post(http, "/v1/chat/completions", {**ASK, "tools": [WEATHER], "stream": True})
     begins = [d for c in chunks[:-1] for d in c["choices"][0]["delta"].get("tool_calls", []) if "id" in d]
     assert [d["index"] for d in begins] == [0, 1] and begins[0]["id"] != begins[1]["id"]
+
+
+async def test_free_text_stays_free_and_calls_obey_their_schema() -> None:
+    """`tool_choice: auto` with a format that has a trigger: only what follows the trigger is held to the schema."""
+    bad = CALL.replace('"Zürich"', "7")
+    async with served(f"Braces {{}} and <tags> are text. {bad}", template=HERMES) as http:
+        message = (await post(http, "/v1/chat/completions", {**ASK, "tools": [WEATHER], "max_tokens": 120}))["choices"][
+            0
+        ]["message"]
+    assert (message["content"] or "").startswith("Braces {} and <tags> are text.")
+    assert '"city":7' not in message["tool_calls"][0]["function"]["arguments"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_required_and_named_choices_force_one_call(stream: bool) -> None:
+    async with served("I would rather talk.", template=HERMES) as http:
+        for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+            body = {**ASK, "tools": [WEATHER], "tool_choice": choice, "parallel_tool_calls": False, "stream": stream}
+            answer = await post(http, "/v1/chat/completions", {**body, "max_tokens": 2000})
+            deltas = [
+                c["choices"][0].get("delta", c["choices"][0].get("message"))
+                for c in (answer[:-1] if stream else [answer])
+            ]
+            calls = [call for delta in deltas for call in delta.get("tool_calls") or []]
+            assert [call["function"]["name"] for call in calls if call["function"].get("name")] == ["get_weather"]
+            arguments = json.loads("".join(call["function"]["arguments"] for call in calls))
+            assert isinstance(arguments["city"], str)
+
+
+async def test_json_schema_answers_obey_and_bad_schemas_are_refused_with_their_pointer() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    async with served("7 is no object") as http:
+        body = {**ASK, "response_format": form, "max_tokens": 200}
+        text = (await post(http, "/v1/chat/completions", body))["choices"][0]["message"]["content"]
+        assert set(json.loads(text)) == {"a"}
+        form["json_schema"]["schema"] = {"type": "objec"}
+        refused = await post(http, "/v1/chat/completions", body, 400)
+        assert "objec" in refused["error"]["message"]
 
 
 async def test_anthropic_blocks_and_usage() -> None:
