@@ -152,7 +152,10 @@ def _read(path: Path) -> dict[str, Record]:
     """What is done. A torn last line (the machine went down while it was written) counts as not done."""
     done: dict[str, Record] = {}
     if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
+        text = path.read_text(encoding="utf-8")
+        if text and not text.endswith("\n"):
+            path.write_text(text + "\n", encoding="utf-8")
+        for line in text.splitlines():
             try:
                 data = json.loads(line)
                 done[data.pop("item")] = msgspec.convert(data, Record)

@@ -141,26 +141,27 @@ class Branch:
             self.lane.post(partial(self.lane.write, text))
 
     def _generate(self, node: ir.Gen) -> None:
-        options = node.options
+        options = {**self.run.defaults, **node.options}
         tools = by_name(options.get("tools") or ())
-        spec, decoder = to_spec(
-            options,
-            self.run.defaults,
-            relaxed=not (self.run.streaming or self.lane.watched),
-        )
+        eager = any(tool.eager for tool in tools.values()) and not self.run.tracing
+        relaxed = not (self.run.streaming or self.lane.watched or eager)
+        spec, decoder = to_spec(options, relaxed=relaxed)
         slot = self._slot(node)
-        slot.decoder = decoder
         slot.samples = [Slot(None, slot.what, slot.site) for _ in range((options.get("n") or 1) - 1)]
-        for sample in slot.samples:
-            sample.decoder = decoder
-        slot.wants_token_texts = bool({**self.run.defaults, **options}.get("return_text_in_logprobs"))
-        if new := tuple(tool for name, tool in tools.items() if name not in self.tools):
-            self._use_tools(new)  # the template shows them to the model, as it must know what it may call
-        if any(tool.eager for tool in tools.values()) and not self.run.tracing:
+        for one in (slot, *slot.samples):
+            one.decoder = decoder
+        slot.wants_token_texts = bool(options.get("return_text_in_logprobs"))
+        self._offer(tools)
+        if eager:
             self._early = EarlyCalls(tools, copy_context())
             slot.listener = self._early.read
         self._add(slot)
         self.lane.launch(slot, lambda: self.lane.generate(slot, spec))
+
+    def _offer(self, tools: dict[str, Tool[..., Any]]) -> None:
+        """The chat template shows the model the tools that are new: it must know what it may call."""
+        if new := tuple(tool for name, tool in tools.items() if name not in self.tools):
+            self._use_tools(new)
 
     def _select(self, node: ir.Select) -> None:
         slot = self._slot(node)

@@ -125,9 +125,8 @@ def _check_integer(given: Mapping[str, Any], name: str, minimum: int) -> None:
         raise BadRequest(expected=f"a whole number, {minimum} or more", got=value, at=f"$.{name}")
 
 
-def to_spec(options: Mapping[str, Any], defaults: Mapping[str, Any], *, relaxed: bool) -> tuple[GenerateSpec, Decoder]:
+def to_spec(merged: Mapping[str, Any], *, relaxed: bool) -> tuple[GenerateSpec, Decoder]:
     """One generation: its spec, and how its text becomes a value. `relaxed`: nobody reads along."""
-    merged = {**defaults, **options}
     grammar, decode = constraint_of(merged)
     sampling = {name: merged[name] for name in _SAMPLER_FIELDS if name in merged}
     if "allowed_token_ids" in sampling:
