@@ -198,6 +198,8 @@ struct Model {
   size_t num_done_chunks = 0;
   float* partials = nullptr;
 
+  ~Model() { team.reset(); }  // first of all: a late thread may still walk through what is declared after it
+
   Matrix& matrix(int layer, int slot) { return matrices[size_t(layer) * NUM_SLOTS + slot]; }
   Matrix& head() { return matrices.back(); }
   bool bf16_attention(const RametStep& s) const {

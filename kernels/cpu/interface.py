@@ -1,4 +1,4 @@
-"""The C interface of the native decoder, as ctypes sees it: structures as in decoder.cpp, field for field, and prototypes."""
+"""The C interface of the native decoder, as ctypes sees it: structures as in decoder.cpp, and prototypes."""
 
 import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_void_p

@@ -259,7 +259,9 @@ class _Packer:
 
     def _native_config(self, embedding_kind: str, threads: int) -> interface.Config:
         config = self.config
-        scale = torch.tensor(config.hidden_size**0.5, dtype=torch.bfloat16).item() if self.is_gemma else 1.0
+        # rounded as the weights were where the model was trained
+        dtype = torch.float32 if self.choice == "fp32" else torch.bfloat16
+        scale = torch.tensor(config.hidden_size**0.5, dtype=dtype).item() if self.is_gemma else 1.0
         return interface.Config(
             num_layers=config.num_layers,
             hidden=config.hidden_size,
