@@ -27,7 +27,7 @@ from ramet.runtime.kv.allocator import PageAllocator
 from ramet.runtime.local_client import LocalClient
 from ramet.runtime.models.base import WeightReader, make_kv_pool
 from ramet.runtime.models.config import ModelConfig
-from ramet.runtime.models.native import FormatChoice, build_native
+from ramet.runtime.models.native import FormatChoice, NativeModel, build_native
 from ramet.runtime.scheduler.admission import PageAdmission
 from ramet.runtime.scheduler.cache import PrefixCache
 from ramet.runtime.scheduler.policies.base import Order

@@ -49,12 +49,16 @@ class LocalExecutor:
         end_ids: Sequence[int] = (),
         compile_grammar: GrammarCompiler | None = None,
         seed: int | None = None,
+        num_torch_threads: int | None = None,
     ) -> None:
-        """vocabulary_size   the tokenizer's: logits past it are the model's padding, and never drawn
-        end_ids           the model's end tokens: not drawn before min_tokens
-        compile_grammar   None: no sequence has a grammar
-        seed              of the sequences that bring none; None: another one in each process
+        """vocabulary_size    the tokenizer's: logits past it are the model's padding, and never drawn
+        end_ids            the model's end tokens: not drawn before min_tokens
+        compile_grammar    None: no sequence has a grammar
+        seed               of the sequences that bring none; None: another one in each process
+        num_torch_threads  set on the thread that executes, at its first step: 1 where the model brings threads of its
+                           own, for torch's then only cost wake-ups; None: as they are
         """
+        self._num_torch_threads = num_torch_threads
         self._model, self._kv = model, kv
         self._vocabulary_size = vocabulary_size
         self._builder = BatchBuilder(kv.page_size, kv.keys[0].device)
@@ -74,6 +78,9 @@ class LocalExecutor:
     def execute(self, plan: StepPlan) -> StepResult:
         """Copies, forward, logprobs, grammar, sampling. Rows come back in the plan's order."""
         began = time.perf_counter()
+        if self._num_torch_threads is not None:
+            torch.set_num_threads(self._num_torch_threads)  # OpenMP's number is the calling thread's
+            self._num_torch_threads = None
         for sequence_id in plan.ends:
             self._sequences.pop(sequence_id, None)
         for start in plan.starts:

@@ -4,7 +4,7 @@ The order is temperature, top-k, top-p (of what top-k left, renormalised), min-p
 of the tokens sorted by logit, so together they are one number a row: the *floor*, the smallest logit that stays. Tokens
 whose logits tie with the floor stay as well; so the kept set does not depend on how a sort breaks ties.
 
-No row is sorted unless it must be: the floor is sought in the 64 largest logits, and only then in a sort of them all. A
+No row is sorted unless it must be: the floor is sought in the 1,024 largest logits, and only then in a sort of all. A
 row whose kept tokens all lie in that head draws among them, any other from the whole vocabulary above its floor. Both
 meet the same noise (noise.py), so which way a row took cannot be seen.
 """
@@ -22,8 +22,12 @@ from ramet.runtime.types import Sampling
 
 GREEDY_BELOW = 1e-5
 """A temperature up to this is greedy: the quotients would overflow long before the draw differed."""
-_HEAD = 64
-"""Wide enough for most rows (top-k 50, or a confident model under top-p); a wider head costs more than it saves."""
+_HEAD = 1024
+"""Wide enough for nearly every row (a model at temperature 1 under top-p 0.95 keeps some hundreds)."""
+
+
+_BLOCK = 1 << 16
+"""Elements that a CPU works on at once: temporaries then stay in its cache, and every sum is of one thread."""
 
 
 def is_greedy(sampling: Sampling) -> bool:
@@ -84,6 +88,15 @@ def draw_tokens(logits: Tensor, settings: DrawSettings) -> Tensor:
 
     logits  float32 [R, V]  no NaN, no +inf, in each row at least one that is finite; not changed
     """
+    R, V = logits.shape
+    step = max(1, _BLOCK // V) if logits.device.type == "cpu" else R
+    if step >= R:
+        return _draw_block(logits, settings)
+    blocks = [slice(start, start + step) for start in range(0, R, step)]
+    return torch.cat([_draw_block(logits[block], _take(settings, block)) for block in blocks])
+
+
+def _draw_block(logits: Tensor, settings: DrawSettings) -> Tensor:
     scaled = logits / settings.temperature[:, None]
     floors = torch.full_like(settings.log_min_p, float("-inf"))
     if settings.has_min_p:
@@ -112,7 +125,7 @@ def _race_all(scaled: Tensor, floors: Tensor, keys: Tensor) -> Tensor:
 
 def _race_cut(scaled: Tensor, floors: Tensor, settings: DrawSettings) -> Tensor:
     """Rows that top-k or top-p filters: among the head where it holds all that is kept, else by the floor of a sort."""
-    values, tokens = scaled.topk(min(_HEAD, scaled.shape[1]))  # [R, W], largest first
+    values, tokens = _head(scaled)  # [R, W]
     totals = torch.logsumexp(scaled, -1) if settings.has_top_p else floors
     floor = torch.maximum(floors, _cut(values, totals, settings, scaled.shape[1]))
     scores = values - log_exponentials(settings.keys, scaled.shape[1], tokens)
@@ -127,19 +140,30 @@ def _race_cut(scaled: Tensor, floors: Tensor, settings: DrawSettings) -> Tensor:
     return drawn
 
 
+def _head(scaled: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of each row and where they stand, largest first: float32, int64 [R, W]."""
+    V = scaled.shape[1]
+    if scaled.device.type != "cpu" or V <= _HEAD:
+        found = scaled.topk(min(_HEAD, V))
+        return found.values, found.indices
+    # numpy's partition is vectorised: for 1,024 of 49,152 it takes a quarter of the time of torch's topk
+    rows = scaled.numpy()
+    places = np.argpartition(rows, V - _HEAD, axis=-1)[:, V - _HEAD :]
+    order = np.argsort(-np.take_along_axis(rows, places, -1), axis=-1)
+    tokens = torch.from_numpy(np.take_along_axis(places, order, -1))
+    return scaled.gather(1, tokens), tokens
+
+
 def _cut_of_all(scaled: Tensor, totals: Tensor, settings: DrawSettings) -> Tensor:
     """The floor that top-k and top-p set, of whole rows. Sorting is cheap: the sums go no further than they must."""
     values = _sorted(scaled)
     V = values.shape[1]
-    for width in (1024, 8192):
-        floor = _cut(values[:, :width], totals, settings, V)
-        if bool((floor > float("-inf")).all()):
-            return floor
-    return _cut(values, totals, settings, V)
+    floor = _cut(values[:, : 8 * _HEAD], totals, settings, V)
+    return floor if bool((floor > float("-inf")).all()) else _cut(values, totals, settings, V)
 
 
 def _sorted(scaled: Tensor) -> Tensor:
-    """Values only, largest first. numpy's sort is vectorised: 30 times faster than torch's on a CPU."""
+    """Values only, largest first. numpy's sort is vectorised too: 30 times faster than torch's on a CPU."""
     if scaled.device.type == "cpu":
         return torch.from_numpy(np.sort(scaled.numpy(), axis=-1)).flip(-1)
     return scaled.sort(-1, descending=True).values
@@ -170,7 +194,7 @@ def _cut(values: Tensor, totals: Tensor, settings: DrawSettings, V: int) -> Tens
 
 
 def _take(settings: DrawSettings, rows: Tensor | slice) -> DrawSettings:
-    if isinstance(rows, slice):
+    if isinstance(rows, slice) and rows == slice(None):
         return settings
     return DrawSettings(
         temperature=settings.temperature[rows],
@@ -178,7 +202,7 @@ def _take(settings: DrawSettings, rows: Tensor | slice) -> DrawSettings:
         top_p=settings.top_p[rows],
         log_min_p=settings.log_min_p[rows],
         keys=settings.keys[rows],
-        is_cut=settings.is_cut[rows.cpu().numpy()],
+        is_cut=settings.is_cut[rows if isinstance(rows, slice) else rows.cpu().numpy()],
         has_top_p=settings.has_top_p,
         has_min_p=settings.has_min_p,
     )
