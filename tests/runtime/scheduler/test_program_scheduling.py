@@ -1,4 +1,4 @@
-"""Programs on a real engine loop: tokens do not depend on the policy, pages balance, and a busy pool serves programs."""
+"""Programs on a real engine loop: tokens do not depend on the policy, pages balance, all programs are served."""
 
 import asyncio
 import random
