@@ -216,6 +216,7 @@ def _executor(
         end_ids=loaded.end_token_ids,
         compile_grammar=compile_grammar,
         seed=options.seed,
+        num_torch_threads=1 if isinstance(loaded.model, NativeModel) else None,
     )
 
 

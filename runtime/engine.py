@@ -117,7 +117,9 @@ class EngineLoop:
         self._num_failures = 0
 
     def start(self) -> None:
-        self._thread.start()
+        """Once is enough: a client that was built running may still be entered with `with`."""
+        if not self._thread.is_alive():
+            self._thread.start()
 
     def stop(self, timeout_s: float | None = 30.0) -> None:
         """Finish the step that runs, and end. What is in flight gets no further events: abort it before."""

@@ -18,6 +18,8 @@ class GrammarState(Protocol):
 
     @property
     def done(self) -> bool: ...
+    @property
+    def is_dead(self) -> bool: ...
     def advance(self, token: int) -> Self: ...
     def mask(self, out: Words) -> None: ...
     def forced(self) -> Sequence[int]: ...
@@ -36,17 +38,20 @@ GrammarCompiler = Callable[[Spec], Grammar]
 class GrammarWalk:
     """One sequence's place in its grammar."""
 
-    def __init__(self, grammar: Grammar, vocabulary_size: int, end_ids: frozenset[int]) -> None:
-        """`end_ids`: tokens that end the output and are no part of it; the walk stays where it is on them."""
+    def __init__(self, grammar: Grammar, vocabulary_size: int) -> None:
         self._state = grammar.initial()
         self._num_words = num_words(vocabulary_size)
-        self._end_ids = end_ids
         self._ahead: list[GrammarState] = []
 
     @property
     def is_done(self) -> bool:
-        """The grammar accepts, and nothing but the end may follow."""
+        """The grammar accepts, and nothing but the end may follow, or has followed."""
         return self._state.done
+
+    @property
+    def is_dead(self) -> bool:
+        """A token came that the grammar had denied: nothing can follow."""
+        return self._state.is_dead
 
     def forced(self) -> Sequence[int]:
         """The tokens that must follow, as far as they are certain."""
@@ -59,7 +64,7 @@ class GrammarWalk:
         for draft in drafts:
             if not is_allowed(masks[-1], draft):
                 break
-            self._ahead.append(self._step(self._ahead[-1], draft))
+            self._ahead.append(self._ahead[-1].advance(draft))
             masks.append(self._mask(self._ahead[-1]))
         return masks
 
@@ -68,11 +73,8 @@ class GrammarWalk:
         if num_drafts:
             self._state = self._ahead[num_drafts]
         for token in tokens[num_drafts:]:
-            self._state = self._step(self._state, token)
+            self._state = self._state.advance(token)
         self._ahead = []
-
-    def _step(self, state: GrammarState, token: int) -> GrammarState:
-        return state if token in self._end_ids else state.advance(token)
 
     def _mask(self, state: GrammarState) -> Words:
         words = np.zeros(self._num_words, dtype=np.int32)

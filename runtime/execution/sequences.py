@@ -7,7 +7,7 @@ sequence that was preempted, and starts again, continues as if nothing had been.
 import hashlib
 from collections.abc import Sequence
 
-from ramet.runtime.errors import RametError
+from ramet.runtime.errors import EngineFailed, RametError
 from ramet.runtime.execution.grammar import GrammarCompiler, GrammarWalk
 from ramet.runtime.sampling.sampler import Drawn, DrawRow, SamplerState
 from ramet.runtime.types import Failed, PlannedRow, SampledRow, SequenceStart, TokenLogprob
@@ -87,10 +87,10 @@ class SequenceStarter:
         if start.spec.grammar is None:
             return None
         assert self._compile is not None, "a spec with a grammar reached an executor without a compiler"
-        grammar = self._compile(start.spec.grammar)
-        ends = frozenset(self._end_ids) | frozenset(start.spec.stop_token_ids)
-        walk = GrammarWalk(grammar, self._vocabulary_size, ends)
+        walk = GrammarWalk(self._compile(start.spec.grammar), self._vocabulary_size)
         walk.advance(start.output_tokens)
+        if walk.is_dead:
+            raise EngineFailed("the tokens generated before do not fit the sequence's grammar")
         return walk
 
 

@@ -11,12 +11,12 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from ramet.bench.form import Bar, Measured, NotCorrect
-from ramet.runtime.build import build_engine
+from ramet.runtime.build import Backend, build_engine
 from ramet.runtime.client import EngineClient
 from ramet.runtime.errors import Unavailable
 from ramet.runtime.types import (
@@ -69,7 +69,7 @@ def measure(options: Mapping[str, object] | None = None) -> Measured:
 
 
 async def _measure(rounds: int, backend: str) -> Measured:
-    client = build_engine(dtype="bfloat16", backend=backend)
+    client = build_engine(dtype="bfloat16", backend=cast(Backend, backend))
     try:
         reuse, sequences = await _reuse_figures(client)
         peak_mb = _peak_memory_mb()
@@ -187,7 +187,7 @@ class Peer:
         config = source.config
         ends = list(source.generation_end_ids)
         self._torch = torch
-        self._model = LlamaForCausalLM._from_config(
+        self._model = LlamaForCausalLM._from_config(  # type: ignore[no-untyped-call]
             LlamaConfig(
                 vocab_size=config.vocab_size,
                 hidden_size=config.hidden_size,
@@ -198,7 +198,7 @@ class Peer:
                 head_dim=config.head_dim,
                 max_position_embeddings=config.context_length,
                 rms_norm_eps=config.rms_norm_eps,
-                rope_theta=config.rope.theta,
+                rope_parameters={"rope_type": "default", "rope_theta": config.rope.theta},
                 tie_word_embeddings=config.tie_word_embeddings,
                 eos_token_id=ends,
                 pad_token_id=ends[0],

@@ -157,11 +157,16 @@ class Cycle:
 
     @property
     def done(self) -> bool:
-        return self.place == 3
+        return self.place >= 3
+
+    @property
+    def is_dead(self) -> bool:
+        return self.place < 0
 
     def advance(self, token: int) -> "Cycle":
-        assert token == 10 + self.place
-        return Cycle(self.place + 1)
+        if self.done and token == 0:
+            return Cycle(4)
+        return Cycle(self.place + 1 if token == 10 + self.place else -1)
 
     def mask(self, out: np.ndarray[Any, np.dtype[np.int32]]) -> None:
         token = 0 if self.done else 10 + self.place
@@ -192,6 +197,13 @@ def test_a_grammar_is_rebuilt_from_the_output(make_desk: MakeDesk) -> None:
     desk = make_desk(compile_grammar=lambda spec: Cycle())
     (row,) = desk.run(PlannedRow(1, [*PROMPT, 10], 0, range(9), 1), starts=[start(1, WITH_GRAMMAR, [10])])
     assert list(row.tokens) == [11]
+
+
+def test_output_that_does_not_fit_the_grammar_fails_its_row(make_desk: MakeDesk) -> None:
+    desk = make_desk(compile_grammar=lambda spec: Cycle())
+    (row,) = desk.run(PlannedRow(1, [*PROMPT, 40], 0, range(9), 1), starts=[start(1, WITH_GRAMMAR, [40])])
+    assert row.error is not None
+    assert "grammar" in row.error.message
 
 
 def test_forced_tokens_are_not_proposed_where_not_wanted(make_desk: MakeDesk) -> None:
