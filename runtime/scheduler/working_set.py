@@ -72,8 +72,16 @@ class ProgramAdmission:
     name: ClassVar[str] = "working_set"
 
     def __init__(
-        self, config: WorkingSetConfig, table: ProgramTable, retention: RetentionOrder, clock: Clock, page_size: int
+        self,
+        config: WorkingSetConfig,
+        table: ProgramTable,
+        retention: RetentionOrder,
+        clock: Clock,
+        page_size: int,
+        *,
+        recompute_weight: float = 1.0,
     ) -> None:
+        """`recompute_weight`  what a lost token costs against a computed one: less where a lower tier has it"""
         self.config, self.theta = config, config.theta
         self._table, self._clock, self._page_size = table, clock, page_size
         self._set = WorkingSet(table, retention)

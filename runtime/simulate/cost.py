@@ -7,7 +7,7 @@ X     distinct KV tokens read in the step     kappa  KV bytes per token    n, d 
 A prefix that rows share is read once where the plan groups them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -66,6 +66,9 @@ def named_cost(gpu: str, model: str) -> "CostModel":
     return CostModel(MODELS[model], DEVICES[gpu])
 
 
+_NOTHING: Mapping[int, int] = {}
+
+
 class RowCost(NamedTuple):
     """A row as the formula sees it."""
 
@@ -99,9 +102,10 @@ class CostModel:
         flops = 2 * model.parameters * num_new + 4 * model.num_layers * model.attention_width * pairs
         return device.step_s + max(memory_s, flops / device.flops)
 
-    def plan_s(self, plan: StepPlan) -> float:
-        """Of a planned step. Drafts stand for later steps of one token: each is charged as a step of its own."""
-        rows = [_row_cost(row) for row in plan.rows]
+    def plan_s(self, plan: StepPlan, loaded: Mapping[int, int] = _NOTHING) -> float:
+        """Of a planned step. Drafts stand for later steps of one token: each is charged as a step of its own. Of each
+        sequence id in `loaded`, so many leading tokens of its row are not computed."""
+        rows = [_row_cost(row, loaded.get(row.sequence_id, 0)) for row in plan.rows]
         total = self.step_s(rows, shared_reads(plan.groups))
         longest = max((row.num_sampled - 1 for row in plan.rows), default=0)
         decoding = [(row.num_sampled - 1, row.start + len(row.tokens)) for row in plan.rows if row.num_sampled > 1]
@@ -133,5 +137,5 @@ def shared_reads(groups: Iterable[RowGroup]) -> int:
     return sum((len(group.rows) - 1) * group.num_shared_tokens for group in groups)
 
 
-def _row_cost(row: PlannedRow) -> RowCost:
-    return RowCost(len(row.tokens) - max(0, row.num_sampled - 1), row.start)
+def _row_cost(row: PlannedRow, num_loaded: int) -> RowCost:
+    return RowCost(len(row.tokens) - max(0, row.num_sampled - 1) - num_loaded, row.start + num_loaded)

@@ -17,21 +17,40 @@ class SimulatedExecutor:
         """`num_drafts`  decode steps, less one, that a planned step may stand for"""
         self._cost, self._num_drafts = cost, num_drafts
         self._outputs: dict[int, tuple[int, Sequence[int]]] = {}
+        self._loadable: dict[int, int] = {}
         self.busy_s = 0.0
+        self.num_loaded = 0
+        """Tokens that came from the host instead of being computed."""
 
-    def expect(self, sequence_id: int, num_prompt: int, output: Sequence[int]) -> None:
-        """The sequence answers its prompt of `num_prompt` tokens with `output`."""
+    def expect(self, sequence_id: int, num_prompt: int, output: Sequence[int], loadable: int = 0) -> None:
+        """The sequence answers its prompt of `num_prompt` tokens with `output`; the host has the KV of its
+        first `loadable` tokens."""
         self._outputs[sequence_id] = (num_prompt, output)
+        if loadable:
+            self._loadable[sequence_id] = loadable
 
     def execute(self, plan: StepPlan) -> StepResult:
         for sequence_id in plan.ends:
             self._outputs.pop(sequence_id, None)
-        seconds = self._cost.plan_s(plan) if plan.rows else 0.0
+            self._loadable.pop(sequence_id, None)
+        seconds = self._seconds(plan) if plan.rows else 0.0
         self.busy_s += seconds
         return StepResult([self._sampled(row) for row in plan.rows], seconds)
 
     def move(self, moves: Sequence[PageMove]) -> None:
         """Nothing is anywhere."""
+
+    def _seconds(self, plan: StepPlan) -> float:
+        """Compute, with the transfers beside it."""
+        if not self._loadable:
+            return self._cost.plan_s(plan)
+        loaded = {row.sequence_id: num for row in plan.rows if (num := self._num_loaded(row))}
+        self.num_loaded += sum(loaded.values())
+        return max(self._cost.plan_s(plan, loaded), self._cost.reload_s(sum(loaded.values())))
+
+    def _num_loaded(self, row: PlannedRow) -> int:
+        loadable = self._loadable.get(row.sequence_id, 0)
+        return max(0, min(loadable, row.start + len(row.tokens)) - row.start)
 
     def _sampled(self, row: PlannedRow) -> SampledRow:
         if row.num_sampled == 0:

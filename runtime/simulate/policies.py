@@ -32,6 +32,7 @@ from ramet.runtime.simulate.baselines.session_reference import SessionReferences
 from ramet.runtime.simulate.baselines.ttl import SeenDurations, TimeToLive
 from ramet.runtime.simulate.cost import CostModel
 from ramet.runtime.simulate.executor import SimulatedExecutor
+from ramet.runtime.simulate.host import HostTier, Worth
 from ramet.runtime.simulate.runner import ManualClock, Runner
 
 
@@ -48,6 +49,8 @@ class MachineConfig:
     num_drafts: int = 15
     extra_wait_s: float = 2.0
     """Q of the retention index."""
+    host_tokens: int = 0
+    """KV tokens of a host tier; 0: none."""
 
 
 @dataclass(slots=True)
@@ -61,16 +64,38 @@ class Parts:
 
     def __post_init__(self) -> None:
         self.table = ProgramTable(self.config.pool_tokens)
-        self.retention = RetentionOrder(
-            self.table, self.config.cost.rebuild_s, extra_wait_s=lambda: self.config.extra_wait_s
-        )
+        self.retention = RetentionOrder(self.table, self.rebuild_s, extra_wait_s=lambda: self.config.extra_wait_s)
+
+    def rebuild_s(self, start: int, end: int) -> float:
+        """R: from the host where there is one."""
+        cost = self.config.cost
+        return cost.reload_s(end - start) if self.config.host_tokens else cost.rebuild_s(start, end)
+
+    @property
+    def recompute_weight(self) -> float:
+        """Of a lost token, against one that is computed: the host makes it cheap."""
+        if not self.config.host_tokens:
+            return 1.0
+        return self.config.cost.reload_s(10_000) / self.config.cost.rebuild_s(0, 10_000)
+
+    def worth(self, session: str, now: float) -> float:
+        """To the host: the index of a session."""
+        program = self.table.find(session)
+        return 0.0 if program is None else self.retention.index(program, now)
 
     def page_admission(self) -> Admission:
         return PageAdmission(AdmissionConfig(max_step_tokens=self.step_tokens, max_running=self.config.max_running))
 
     def working_set(self) -> ProgramAdmission:
         settings = WorkingSetConfig(max_step_tokens=self.step_tokens, max_running=self.config.max_running)
-        return ProgramAdmission(settings, self.table, self.retention, self.clock, self.config.page_size)
+        return ProgramAdmission(
+            settings,
+            self.table,
+            self.retention,
+            self.clock,
+            self.config.page_size,
+            recompute_weight=self.recompute_weight,
+        )
 
     @property
     def step_tokens(self) -> int:
@@ -88,6 +113,8 @@ class Built:
     admission: Admission
     eviction: EvictionOrder
     before_step: Callable[[float], None] | None = None
+    host_worth: Worth | None = None
+    """How a host tier chooses who leaves; None: least recently used."""
 
 
 Builder = Callable[[Parts], Built]
@@ -103,6 +130,7 @@ def _ours(*, order: Callable[[Parts], Order] | None = None, retention: bool = Tr
             order(parts) if order else gittins(parts.table, by_admission=admission),
             parts.working_set() if admission else parts.page_admission(),
             parts.retention if retention else LeastRecentlyUsed(),
+            host_worth=parts.worth if retention else None,
         )
 
     return build
@@ -185,4 +213,13 @@ def build_runner(policy: str, config: MachineConfig) -> Runner:
     working_set = built.admission if isinstance(built.admission, ProgramAdmission) else None
     feed = ProgramFeed(parts.table, tree, parts.clock, working_set)
     executor = SimulatedExecutor(config.cost, num_drafts=config.num_drafts)
-    return Runner(scheduler, executor, parts.clock, feed, before_step=built.before_step, returns_at=parts.returns_at)
+    host = HostTier(config.host_tokens, built.host_worth) if config.host_tokens else None
+    return Runner(
+        scheduler,
+        executor,
+        parts.clock,
+        feed,
+        before_step=built.before_step,
+        returns_at=parts.returns_at,
+        host=host,
+    )

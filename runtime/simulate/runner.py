@@ -19,6 +19,7 @@ from ramet.runtime.scheduler.scheduler import Ended, Scheduler
 from ramet.runtime.scheduler.sequence import Request
 from ramet.runtime.scheduler.token_row import ID_TYPE, TokenRow
 from ramet.runtime.simulate.executor import SimulatedExecutor
+from ramet.runtime.simulate.host import HostTier
 from ramet.runtime.simulate.workload import Session, Turn
 from ramet.runtime.types import GenerateSpec, ProgramSpec, StepResult
 
@@ -80,6 +81,8 @@ class Replay:
     policy_s: float = 0.0
     """Wall time in schedule() and commit()."""
     num_refused: int = 0
+    loaded_tokens: int = 0
+    """From the host."""
     idle_token_s: float = 0.0
     """KV tokens that no running turn held, times seconds."""
 
@@ -109,9 +112,10 @@ class Runner:
         *,
         before_step: Callable[[float], None] | None = None,
         returns_at: dict[str, float] | None = None,
+        host: HostTier | None = None,
     ) -> None:
         self._scheduler, self._executor, self._clock, self._feed = scheduler, executor, clock, feed
-        self._before_step = before_step
+        self._before_step, self._host = before_step, host
         self._returns_at = {} if returns_at is None else returns_at
         self._page_size = scheduler.cache.page_size
         self._events: list[tuple[float, int, _Live]] = []
@@ -154,6 +158,7 @@ class Runner:
                 break
         self.replay.seconds, self.replay.busy_s = self._clock.seconds, self._executor.busy_s
         self.replay.wall_s = time.perf_counter() - began
+        self.replay.loaded_tokens = self._executor.num_loaded
         self.replay.num_preemptions = self._scheduler.counters.preemptions
         return self.replay
 
@@ -224,7 +229,8 @@ class Runner:
         )
         live.known = known
         self._live[request.request_id] = live
-        self._executor.expect(request.request_id, len(live.row), self._fresh(turn.output_tokens))
+        loadable = min(known, self._host.held(session.name)) if self._host is not None else 0
+        self._executor.expect(request.request_id, len(live.row), self._fresh(turn.output_tokens), loadable)
         self._feed.submitted(request)
         self._scheduler.submit(request)
         for ended in self._scheduler.take_ended():  # refused
@@ -260,6 +266,8 @@ class Runner:
         if turn.gap is not None and not is_last:
             self._returns_at[session.name] = now + turn.gap.duration_s
         self._feed.ended(ended)
+        if self._host is not None:
+            self._write_through(session.name, len(live.row), is_last)
         if is_last or turn.gap is None:
             self._feed.closed(session.name)
         else:
@@ -273,6 +281,13 @@ class Runner:
         following = next(self._backlog, None)
         if following is not None:
             self._arrive(following, now)
+
+    def _write_through(self, name: str, num_tokens: int, is_last: bool) -> None:
+        assert self._host is not None
+        if is_last:
+            self._host.drop(name)
+        else:
+            self._host.write(name, num_tokens, self._clock.seconds)
 
     def _record(self, live: _Live, ended: Ended, now: float) -> TurnRecord:
         seq = ended.seq
