@@ -355,6 +355,8 @@ class SampledRow(NamedTuple):
     """Tokens that the grammar forces next: drafts for the next step."""
     grammar_done: bool = False
     """The grammar accepts and nothing may follow."""
+    tags: Sequence[tuple[str, Literal["begin", "end"], int]] = ()
+    """Begins and ends of tagged parts that these tokens made certain; see `Delta.tags`."""
     error: Failed | None = None
     """This row failed (its grammar died, its logits are not finite); the others did not."""
 

@@ -8,7 +8,7 @@ tokens that were generated are computed again like a prompt.
 import itertools
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from ramet.radix.lease import Lease
 from ramet.radix.node import Cursor
@@ -31,6 +31,10 @@ from ramet.runtime.types import (
 )
 
 _arrivals = itertools.count()
+
+
+Tag = tuple[str, Literal["begin", "end"], int]
+"""Name of a tagged part, edge, offset in the output's UTF-8 bytes."""
 
 
 class Decoder(Protocol):
@@ -112,6 +116,7 @@ class Sequence:
     """Tokens whose text is not certain yet, or that wait for `stream_interval`."""
     held_text: list[str] = field(default_factory=list)
     held_logprobs: list[TokenLogprob] = field(default_factory=list)
+    held_tags: list[Tag] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     leftover: str = ""
     """Text between the last whole token and the cut of a stop string."""
@@ -241,6 +246,7 @@ class Sequence:
         if not row.tokens:
             return Ending("length") if self.num_pending == 0 else []
         self.drafts = row.forced
+        self.held_tags.extend(row.tags)
         if num_drafts:
             self.num_drafted += num_drafts
             self.num_accepted += max(0, len(row.tokens) - 1)
@@ -289,11 +295,11 @@ class Sequence:
         if not at_end and (len(self.held) < self.spec.stream_interval or self._may_be_cut()):
             return []
         text = "".join(self.held_text)
-        if not self.held and not text:
+        if not self.held and not text and not self.held_tags:
             return []
         logprobs = self.held_logprobs if self.spec.logprobs is not None else None
-        delta = Delta(text=text, tokens=self.held, logprobs=logprobs)
-        self.held, self.held_text, self.held_logprobs = [], [], []
+        delta = Delta(text=text, tokens=self.held, logprobs=logprobs, tags=self.held_tags)
+        self.held, self.held_text, self.held_logprobs, self.held_tags = [], [], [], []
         return [delta]
 
     def _may_be_cut(self) -> bool:

@@ -22,7 +22,7 @@ from ramet.runtime.local_client import LocalClient
 from ramet.runtime.scheduler.build import build_scheduler
 from ramet.runtime.types import ModelCard, StepPlan, StepResult
 from ramet.scripted.executor import ScriptedExecutor
-from ramet.scripted.grammar import GrammarFactory, no_grammars
+from ramet.scripted.grammar import GrammarFactory, over_bytes
 from ramet.scripted.model import Logits, Model, Prefix, ScriptedModel
 from ramet.scripted.tokenizer import ByteTokenizer
 
@@ -89,7 +89,7 @@ def scripted_engine(
     high_water: float = 0.92,
     clock: Clock | None = None,
     wrap: Callable[[Executor], Executor] | None = None,
-    grammars: GrammarFactory = no_grammars,
+    grammars: GrammarFactory = over_bytes,
 ) -> Engine:
     """An engine over a scripted model (default: seeded noise). `wrap` puts something around its executor, such as
     RecordingExecutor."""
@@ -118,7 +118,7 @@ def scripted_client(
     context_length: int = 8192,
     clock: Clock | None = None,
     wrap: Callable[[Executor], Executor] | None = None,
-    grammars: GrammarFactory | None = None,
+    grammars: GrammarFactory = over_bytes,
 ) -> LocalClient:
     """A complete EngineClient over a scripted engine and ByteTokenizer; `async with` it, or `start` and `stop` it."""
     engine = scripted_engine(
@@ -132,7 +132,7 @@ def scripted_client(
         high_water=high_water,
         clock=clock,
         wrap=wrap,
-        grammars=grammars or no_grammars,
+        grammars=grammars,
     )
     codec = ByteTokenizer()
     template = ChatTemplate(codec.chat_template, eos_token=codec.special_text(codec.eos_id))

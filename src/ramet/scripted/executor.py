@@ -24,11 +24,12 @@ from ramet.runtime.types import (
     StepResult,
     TokenLogprob,
 )
-from ramet.scripted.grammar import GrammarFactory, GrammarRun, no_grammars
+from ramet.scripted.grammar import GrammarFactory, GrammarRun, over_bytes
 from ramet.scripted.model import Logits, Model, Prefix
 from ramet.scripted.sampling import adjust, draw, log_softmax, token_logprob
 
 _EMPTY = -1
+_NOTHING_ALLOWED = Failed(status=500, code="engine_failed", message="no token has a finite logit")
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class ScriptedExecutor:
         *,
         seed: int = 0,
         end_token_ids: Sequence[int] = (),
-        grammars: GrammarFactory = no_grammars,
+        grammars: GrammarFactory = over_bytes,
     ) -> None:
         self.model, self.page_size = model, page_size
         self._tokens = np.full((num_pages, page_size), _EMPTY, np.int32)
@@ -126,7 +127,7 @@ class ScriptedExecutor:
         run = self._runs[start.sequence_id] = _Run(start, self._turns[start.sequence_id], list(start.output_tokens))
         if start.spec.grammar is not None:
             try:
-                run.grammar = GrammarRun(self._grammars(start.spec.grammar), self._end_token_ids)
+                run.grammar = GrammarRun(self._grammars(start.spec.grammar))
             except RametError as error:
                 run.failed = to_failed(error)
                 return
@@ -143,10 +144,13 @@ class ScriptedExecutor:
         if row.num_sampled == 0:
             return SampledRow(row.sequence_id, (), (), followers)
         sampled, logprobs = self._sample(row, prefix, run)
+        if not sampled:
+            return SampledRow(row.sequence_id, (), error=_NOTHING_ALLOWED)
         self._spoil(row, len(row.tokens) - row.num_sampled + len(sampled))
         forced = run.grammar.forced() if run.grammar and run.start.spec.grammar_drafts else ()
         is_done = run.grammar is not None and run.grammar.is_done
-        return SampledRow(row.sequence_id, sampled, logprobs, followers, forced, is_done)
+        tags = run.grammar.new_tags() if run.grammar is not None else ()
+        return SampledRow(row.sequence_id, sampled, logprobs, followers, forced, is_done, tags)
 
     def _sample(self, row: PlannedRow, prefix: Tokens, run: _Run) -> tuple[list[int], list[TokenLogprob]]:
         """Accept drafts while the model would have drawn them, and draw the token after the last of those."""
@@ -154,6 +158,8 @@ class ScriptedExecutor:
         known = np.concatenate([prefix, as_tokens(row.tokens)])
         for place in range(len(row.tokens) - row.num_sampled, len(row.tokens)):
             adjusted = self._adjusted(known[: row.start + place + 1], run)
+            if not np.isfinite(adjusted.max()):
+                break
             token = draw(adjusted, spec.sampling, self._noise(run))
             sampled.append(token)
             run.output.append(token)

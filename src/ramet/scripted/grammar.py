@@ -1,14 +1,18 @@
 """A scripted sequence's walk through a compiled grammar: masks in numpy. Knows what any grammar's state can do only."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ramet.constrained import compile as grammars
 from ramet.constrained.spec import Spec
-from ramet.runtime.errors import NotBuilt
+from ramet.constrained.vocabulary import Vocabulary
+from ramet.runtime.scheduler.sequence import Tag
 from ramet.scripted.model import Logits
+from ramet.scripted.tokenizer import ByteTokenizer
 
 
 class State(Protocol):
@@ -19,6 +23,7 @@ class State(Protocol):
     def advance(self, token: int) -> Self: ...
     def mask(self, out: NDArray[np.int32]) -> None: ...
     def forced(self) -> Sequence[int]: ...
+    def events(self) -> Sequence[tuple[str, str, int]]: ...
 
 
 class Grammar(Protocol):
@@ -36,8 +41,10 @@ GrammarFactory = Callable[[Spec], Grammar]
 class GrammarRun:
     """One output on its way through a grammar."""
 
-    def __init__(self, grammar: Grammar, end_ids: Sequence[int]) -> None:
-        self._state, self._end_ids = grammar.initial(), frozenset(end_ids)
+    def __init__(self, grammar: Grammar) -> None:
+        self._state = grammar.initial()
+        self._num_seen = 0
+        self._new_tags: list[Tag] = []
 
     @property
     def is_done(self) -> bool:
@@ -52,12 +59,26 @@ class GrammarRun:
         return np.where(allowed, logits, np.float32(-np.inf)).astype(np.float32)
 
     def advance(self, token: int) -> None:
-        if token not in self._end_ids:
-            self._state = self._state.advance(token)
+        self._state = self._state.advance(token)
+        events = self._state.events()  # none any more once the end token was taken, so they are read at each token
+        for name, kind, offset in events[self._num_seen :]:
+            self._new_tags.append((name, "end" if kind == "end" else "begin", offset))
+        self._num_seen = max(self._num_seen, len(events))
+
+    def new_tags(self) -> list[Tag]:
+        """Begins and ends of tagged parts that were not told yet."""
+        new, self._new_tags = self._new_tags, []
+        return new
 
     def forced(self) -> Sequence[int]:
         return self._state.forced()
 
 
-def no_grammars(spec: Spec) -> Grammar:
-    raise NotBuilt("a grammar on this scripted engine", hint="Give it a `grammars` compiler.")
+@functools.cache
+def _byte_vocabulary() -> Vocabulary:
+    return Vocabulary.from_tokenizer(ByteTokenizer())
+
+
+def over_bytes(spec: Spec) -> Grammar:
+    """Ramet's own grammars over ByteTokenizer's vocabulary."""
+    return grammars.compile(spec, _byte_vocabulary())

@@ -25,7 +25,7 @@ class Exactly:
         return not self.left
 
     def advance(self, token: int) -> "Exactly":
-        assert token == self.left[0]
+        assert token == (self.left[0] if self.left else ByteTokenizer.end_ids[0])
         return Exactly(self.left[1:])
 
     def mask(self, out) -> None:
@@ -35,6 +35,9 @@ class Exactly:
 
     def forced(self) -> Sequence[int]:
         return list(self.left)
+
+    def events(self) -> list:
+        return []
 
 
 def test_a_forced_text_takes_one_step_more_than_its_first_token() -> None:
