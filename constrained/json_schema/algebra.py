@@ -131,7 +131,8 @@ class Algebra:
             return known
         if key in self._open:
             schema = self.document.schema(literal)
-            raise Unsupported(schema, "$ref", "a schema that refers to itself without consuming anything",
+            keyword = "$ref" if isinstance(schema.value, dict) and "$ref" in schema.value else ""
+            raise Unsupported(schema, keyword, "a schema that refers to itself without consuming anything",
                               "Remove the cycle of references.", code="circular_ref")  # fmt: skip
         self._open.add(key)
         try:
@@ -316,10 +317,7 @@ class Algebra:
         needed = record.required()
         if record.maximum is not None and (record.minimum > record.maximum or len(needed) > record.maximum):
             return True
-        impossible = {
-            name for name in record.names() if name in needed and self.is_empty(self.joined(record.goal(name)))
-        }
-        if impossible:
+        if any(self.is_empty(self.joined(record.goal(name))) for name in sorted(needed)):
             return True
         barred = {next(iter(c.present)) for c in record.clauses if len(c.present) == 1 and not c.then}
         if any(c.present <= needed and c.then <= barred for c in record.clauses):

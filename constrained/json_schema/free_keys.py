@@ -14,6 +14,8 @@ from ramet.constrained.regex import dfa as automata
 from ramet.constrained.regex.dfa import Dfa
 
 MAX_CLASSES = 256
+MAX_CUT_STATES = 30_000
+"""Automaton states made while cutting: patterns that overlap in every way double with each one."""
 
 
 class TooManyClasses(Exception):
@@ -66,18 +68,14 @@ def _single_names(record: Objects, declared: frozenset[str]) -> frozenset[str]:
     for keys in _key_sets(record):
         found |= keys.names
         for language in keys.languages:
-            found |= frozenset(_few(language))
+            found |= frozenset(languages.few(language))
     return frozenset(found) - declared
-
-
-def _few(language: Dfa) -> list[str]:
-    return automata.enumerate_finite(language, 64) or []
 
 
 def _atoms(record: Objects) -> Iterator[Dfa]:
     """The languages that cut the free keys, each once; those of a few texts are handled text by text."""
     found = {language for keys in _key_sets(record) for language in keys.languages}
-    yield from sorted((d for d in found if not _few(d) and not d.is_empty), key=lambda d: (len(d.rows), repr(d.rows)))
+    yield from sorted((d for d in found if not languages.few(d) and not d.is_empty), key=lambda d: (len(d.rows), repr(d.rows)))
 
 
 def _cut(excluded: frozenset[str], atoms: list[Dfa]) -> Iterator[tuple[Dfa, frozenset[Dfa]]]:
@@ -86,6 +84,7 @@ def _cut(excluded: frozenset[str], atoms: list[Dfa]) -> Iterator[tuple[Dfa, froz
     if excluded:
         everything = languages.complement(languages.texts(tuple(sorted(excluded))))
     classes: list[tuple[Dfa, frozenset[Dfa]]] = [(everything, frozenset())]
+    num_states = 0
     for atom in atoms:
         following: list[tuple[Dfa, frozenset[Dfa]]] = []
         for language, inside in classes:
@@ -98,7 +97,8 @@ def _cut(excluded: frozenset[str], atoms: list[Dfa]) -> Iterator[tuple[Dfa, froz
             if not rest.is_empty:
                 following.append((rest, inside))
         classes = following
-        if len(classes) > MAX_CLASSES:
+        num_states += sum(len(language.rows) for language, _ in classes)
+        if len(classes) > MAX_CLASSES or num_states > MAX_CUT_STATES:
             raise TooManyClasses
     yield from classes
 

@@ -4,6 +4,7 @@ Arrays and objects have files of their own; `KEYWORDS` joins them. Each entry is
 (algebra, schema, type) -> records. The negative one gives the values of that type which *fail* the keyword.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -15,7 +16,7 @@ from ramet.constrained.json_schema.keywords_object import OBJECT_KEYWORDS, const
 from ramet.constrained.json_schema.patterns import pattern_language
 from ramet.constrained.json_schema.records import TYPES, Finite, Numbers, Record, Strings, Type, top, type_of
 from ramet.constrained.json_schema.shapes import amount, entry, number, schema_list
-from ramet.constrained.json_schema.text import Json, to_fraction
+from ramet.constrained.json_schema.text import Json, identity, to_fraction
 from ramet.constrained.json_schema.unevaluated import UNEVALUATED_KEYWORDS
 from ramet.constrained.regex.dfa import TooManyStates
 
@@ -255,6 +256,9 @@ def _not_any(algebra: Algebra, schema: Schema, kind: Type) -> Records:
 def _one(algebra: Algebra, schema: Schema, kind: Type) -> Records:
     """Each branch minus the others; what is disjoint already needs no minus."""
     literals = schema_list(algebra, schema, "oneOf")
+    branches = [algebra.unfolded(literal, kind) for literal in literals]
+    if all(isinstance(record, Finite) for branch in branches for record in branch):
+        return _in_one_only([record for branch in branches for record in branch if isinstance(record, Finite)])
     out: list[Record] = []
     for index, literal in enumerate(literals):
         rest: Records = algebra.unfolded(literal, kind)
@@ -263,6 +267,13 @@ def _one(algebra: Algebra, schema: Schema, kind: Type) -> Records:
                 rest = _minus(algebra, rest, other, kind)
         out.extend(rest)
     return algebra.union(out)
+
+
+def _in_one_only(branches: list[Finite]) -> Records:
+    """Of finite branches (one record each, or none): the values that occur once."""
+    counts = Counter(each for branch in branches for each in branch.identities)
+    kept = Finite.of(v for branch in branches for v in branch.values if counts[identity(v)] == 1)
+    return (kept,) if kept.values else ()
 
 
 def _minus(algebra: Algebra, records: Records, literal: int, kind: Type) -> Records:

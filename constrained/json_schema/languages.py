@@ -104,7 +104,13 @@ def _has_length(language: Dfa, minimum: int, maximum: int | None) -> bool:
 def any_of(languages: frozenset[Dfa]) -> Dfa:
     """The union."""
     smallest_first = sorted(languages, key=lambda language: len(language.rows))
-    return reduce(_union, smallest_first, automata.nothing())
+    return reduce(_union, smallest_first) if smallest_first else automata.nothing()
+
+
+@lru_cache(maxsize=4_096)
+def few(language: Dfa) -> tuple[str, ...]:
+    """All texts of a language that has at most 64; none of any other."""
+    return tuple(automata.enumerate_finite(language, 64) or ())
 
 
 @lru_cache(maxsize=4_096)

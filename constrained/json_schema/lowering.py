@@ -77,6 +77,12 @@ class Lowering:
         raise Unsupported(self.algebra.document.schema(literal), keyword, reason,
                           code="unsupported" if schema_number else "too_complex")  # fmt: skip
 
+    def _costly_keyword(self) -> str:
+        """The keyword of the goal being written that most likely made an automaton too large."""
+        value = self.algebra.document.schema(min(self._at, default=self.algebra.document.root)).value
+        costly = ("multipleOf", "pattern", "format", "patternProperties", "propertyNames", "maxLength", "minLength")
+        return next((name for name in costly if isinstance(value, dict) and name in value), "")
+
     def add_rule(self, name: str, body: ir.Expr) -> ir.Ref:
         """A rule of `stepwise`."""
         self.rules[name] = body
@@ -101,7 +107,7 @@ class Lowering:
             return _alternatives(list(self._scalars(records)) + [self._composite(record) for record in records
                                                                   if isinstance(record, (Arrays, Objects))])  # fmt: skip
         except TooManyStates as problem:
-            self.refuse(str(problem))
+            self.refuse(str(problem), keyword=self._costly_keyword())
         except TooManyClasses:
             self.refuse("patterns of property names that overlap in too many ways")
 
@@ -211,10 +217,8 @@ class Lowering:
     def _object(self, record: Objects) -> ir.Expr:
         if record.exists:
             return stepwise.object_(self, record)
-        names = self.declared(record)
-        members = tuple(
-            ir.Member(name, self.value(self.member_goal(record, name)), name in record.required()) for name in names
-        )
+        names, required = self.declared(record), record.required()
+        members = tuple(ir.Member(name, self.value(self.member_goal(record, name)), name in required) for name in names)
         index = {name: position for position, name in enumerate(names)}
         clauses = tuple(
             ir.Clause(tuple(sorted(index[n] for n in c.present)), tuple(sorted(index[n] for n in c.then)))

@@ -94,9 +94,10 @@ def _language(record: Numbers) -> Dfa:
     """Both signs of the magnitude language; exponents where only signs matter."""
     if record.step is None and not record.not_steps and _by_sign(record):
         return _signed(record)
-    positive = _Magnitude.of(record, 1)
-    negative = _Magnitude.of(record, -1)
-    return _explore(_Sign(positive, negative))
+    bounds = [_Limit.of(abs(bound)) for bound in (record.low, record.high) if bound is not None]
+    longest = max((len(bound.whole) + len(bound.decimals) for bound in bounds), default=0)
+    unlimited = _explore(_Sign(_Magnitude.of(record, 1), _Magnitude.of(record, -1)))
+    return _at_most_digits(unlimited, max(MAX_DIGITS, longest + 2))
 
 
 def _signed(record: Numbers) -> Dfa:
@@ -148,11 +149,12 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Digits read so far: how many, how they compare with each bound, remainders, decimals."""
+    """Digits read so far: how they compare with each bound, remainders, decimals."""
 
     phase: str
     """start, zero (a leading 0), whole, point, decimals"""
     num_digits: int
+    """Of the whole part, as far as bounds ask; 0 behind it."""
     order: tuple[int, ...]
     """-1, 0 or 1 for each limit: the digits so far against the limit's, place by place."""
     remainders: tuple[int, ...]
@@ -171,7 +173,6 @@ class _Magnitude:
     high_open: bool
     steps: tuple[_Step, ...]
     is_whole: bool
-    max_digits: int
     is_empty: bool
 
     @staticmethod
@@ -187,8 +188,6 @@ class _Magnitude:
         steps = [_step(step, wanted=False) for step in sorted(record.not_steps)]
         if record.step is not None:
             steps.append(_step(record.step, wanted=True))
-        limits = [_Limit.of(bound) for bound in (low, high) if bound is not None and bound >= 0]
-        longest = max((len(limit.whole) + len(limit.decimals) for limit in limits), default=0)
         return _Magnitude(
             None if low is None else _Limit.of(low),
             None if high is None or is_empty else _Limit.of(high),
@@ -196,7 +195,6 @@ class _Magnitude:
             high_open,
             tuple(steps),
             record.step is not None and record.step.denominator == 1,
-            max(MAX_DIGITS, longest + 2),
             is_empty,
         )
 
@@ -212,7 +210,7 @@ class _Magnitude:
         """(byte, next state)."""
         if state.phase in ("zero", "whole") and not self.is_whole:
             yield 0x2E, replace(state, phase="point", order=self._after_whole(state))
-        if state.phase == "zero" or state.num_digits >= self.max_digits:
+        if state.phase == "zero":
             return
         for digit in range(10):
             following = self._read(state, digit)
@@ -254,7 +252,7 @@ class _Magnitude:
             extra.append(beyond or (not inside and digit != 0))
             if extra[-1] and step.wanted:
                 return None
-        return _State("decimals", state.num_digits + 1, order, tuple(remainders), index + 1, tuple(extra))
+        return _State("decimals", 0, order, tuple(remainders), index + 1, tuple(extra))
 
     def _after_whole(self, state: _State) -> tuple[int, ...]:
         """The order once the whole part is complete: more digits are a greater number."""
@@ -289,7 +287,9 @@ class _Magnitude:
     def reduced(self, state: _State) -> _State:
         """States that differ in nothing that matters become one."""
         places = max([len(limit.decimals) for limit in self.limits if limit] + [s.places for s in self.steps] + [0])
-        return replace(state, num_decimals=min(state.num_decimals, places))
+        whole = max((len(limit.whole) for limit in self.limits if limit), default=0)
+        num_digits = min(state.num_digits, whole + 1) if state.phase in ("zero", "whole") else 0
+        return replace(state, num_decimals=min(state.num_decimals, places), num_digits=num_digits)
 
 
 def _compared(now: int, digit: int, digits: str, index: int) -> int:
@@ -329,6 +329,28 @@ class _Sign:
     def accepts(self, at: tuple[int, _State]) -> bool:
         sign, state = at
         return sign != 0 and (self.positive if sign > 0 else self.negative).accepts(state)
+
+
+def _at_most_digits(language: Dfa, most: int) -> Dfa:
+    """The texts of the language with so many digits: a layer of states for each digit read."""
+    ids: dict[tuple[int, int], int] = {(0, 0): 0}
+    order = [(0, 0)]
+    rows: list[Row] = []
+    for state, count in order:  # grows while we walk it
+        row: list[Edge] = []
+        for low, high, target in language.rows[state]:
+            following = (target, count + (low >= 0x30))  # `-` and `.` lie below the digits
+            if following[1] > most:
+                continue
+            if following not in ids:
+                ids[following] = len(order)
+                if len(order) >= MAX_STATES:
+                    raise TooManyStates(MAX_STATES)
+                order.append(following)
+            row.append((low, high, ids[following]))
+        rows.append(automata.joined(row))
+    accepting = frozenset(number for number, (state, _) in enumerate(order) if state in language.accepting)
+    return automata.minimised(automata.trimmed(Dfa(tuple(rows), accepting, MAX_BYTE)))
 
 
 def _explore(machine: _Sign) -> Dfa:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from ramet.constrained.json_schema.text import Json, identity
@@ -193,8 +194,9 @@ class Objects:
 
     def goal(self, name: str) -> Goal:
         """What the value of that key must satisfy."""
-        goals = [goal for keys, goal in self.rules if keys.holds(name)]
-        return frozenset().union(*goals)
+        by_name, others = _indexed(self.rules)
+        goals = [goal for keys, goal in others if keys.holds(name)]
+        return frozenset().union(by_name.get(name, ANYTHING), *goals)
 
     def names(self) -> list[str]:
         """Every name that anything here mentions: those of the order first, the others sorted."""
@@ -276,6 +278,22 @@ def type_of(value: Json) -> Type:
             return "object"
         case _:
             return "number"
+
+
+@lru_cache(maxsize=512)
+def _indexed(
+    rules: frozenset[tuple[Keys, Goal]],
+) -> tuple[dict[str, Goal], tuple[tuple[Keys, Goal], ...]]:
+    """Rules for listed names by name, and all others: an object of thousands of properties is looked up fast."""
+    by_name: dict[str, Goal] = {}
+    others: list[tuple[Keys, Goal]] = []
+    for keys, goal in rules:
+        if keys.languages or keys.negated:
+            others.append((keys, goal))
+            continue
+        for name in keys.names:
+            by_name[name] = by_name.get(name, ANYTHING) | goal
+    return by_name, tuple(others)
 
 
 def _ordered(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:

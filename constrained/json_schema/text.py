@@ -2,7 +2,7 @@
 
 Knows JSON, not JSON Schema. Integers stay `int`, other numbers become `Decimal` (exact, and their spelling survives),
 objects keep the order of the text. Refused: a key twice in one object, NaN and Infinity, lone surrogates, numbers of
-absurd size, texts over 1 MiB, nesting over 128, more than 50,000 values.
+absurd size, texts over 1 MiB, nesting over 300, more than 50,000 values.
 """
 
 import json
@@ -17,7 +17,8 @@ Json: TypeAlias = "None | bool | int | Decimal | float | str | list[Json] | dict
 """A parsed JSON value. Floats never come from `parse`; values handed in by callers may hold them."""
 
 MAX_BYTES = 1 << 20
-MAX_DEPTH = 128
+MAX_DEPTH = 300
+"""Of values in each other; a schema inside `properties` of a schema is two deeper."""
 MAX_VALUES = 50_000
 MAX_EXPONENT = 400
 """Of a number in a schema, as a power of ten: 1e400 is past any float, and still cheap to compute with."""
@@ -65,8 +66,8 @@ def escape(name: str) -> str:
 
 
 def to_fraction(number: int | Decimal | float) -> Fraction:
-    """The exact value of a JSON number."""
-    return Fraction(number)
+    """The exact value of a JSON number; of a float, the decimal that it is written as."""
+    return Fraction(repr(number)) if isinstance(number, float) else Fraction(number)
 
 
 def is_number(value: object) -> bool:

@@ -16,6 +16,7 @@ from ramet.constrained.json_schema.records import (
     ANYTHING,
     Arrays,
     Clause,
+    Exists,
     Keys,
     Objects,
     Record,
@@ -89,8 +90,24 @@ def _rule(algebra: Algebra, schema: Schema, kind: Type, literal: Literal_, seen:
     return (Arrays(prefix=(ANYTHING,) * seen.prefix, items=goal),)
 
 
-def _refused(algebra: Algebra, schema: Schema, kind: Type) -> Records:
-    raise Unsupported(schema, _OWN[kind], "its negation can't be enforced")
+def _not_unevaluated(algebra: Algebra, schema: Schema, kind: Type) -> Records:
+    """The values that pass all else and have something left over which fails: branches say exactly what is left."""
+    literal = algebra.document.child(schema, _OWN[kind])
+    found = _Branches(algebra, kind).of_schema(schema, without=_OWN[kind])
+    return algebra.union(
+        both for record, seen in found for both in algebra.meet((record,), _broken_rule(algebra, kind, literal, seen))
+    )
+
+
+def _broken_rule(algebra: Algebra, kind: Type, literal: Literal_, seen: Seen) -> Records:
+    """Something is left over that fails the literal."""
+    goal = algebra.goal(-literal, *(-each for each in seen.matching))
+    if seen.all or goal == algebra.nothing:
+        return ()
+    if kind == "object":
+        left = Keys(seen.names, seen.languages, negated=True)
+        return (Objects(exists=frozenset({(left, goal)}), minimum=1),)
+    return (Arrays(exists=frozenset({Exists(seen.prefix, goal)}), minimum=seen.prefix + 1),)
 
 
 class _Branches:
@@ -228,6 +245,6 @@ class _Branches:
 
 
 UNEVALUATED_KEYWORDS: dict[str, Keyword] = {
-    "unevaluatedProperties": Keyword(frozenset({"object"}), _unevaluated, _refused, 6),
-    "unevaluatedItems": Keyword(frozenset({"array"}), _unevaluated, _refused, 6),
+    "unevaluatedProperties": Keyword(frozenset({"object"}), _unevaluated, _not_unevaluated, 6),
+    "unevaluatedItems": Keyword(frozenset({"array"}), _unevaluated, _not_unevaluated, 6),
 }

@@ -118,10 +118,16 @@ def _anything(value: Json) -> bool:
     return True
 
 
-def _has_type(value: Json, name: Json) -> bool:
-    if isinstance(name, list):
-        return any(_has_type(value, each) for each in name)
+def _type(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
+    assert isinstance(schema.value, dict)
+    named = schema.value["type"]
+    return any(_has_type(value, name, schema.draft) for name in (named if isinstance(named, list) else [named]))
+
+
+def _has_type(value: Json, name: Json, draft: int) -> bool:
     match name:
+        case "integer" if draft == 4:
+            return isinstance(value, int) and not isinstance(value, bool)  # 1.0 became an integer in draft 6
         case "integer":
             return is_number(value) and to_fraction(value).denominator == 1  # type: ignore[arg-type]
         case "number":
@@ -194,7 +200,12 @@ def _if(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome)
 def _ref(keyword: str) -> _Check:
     def check(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
         assert isinstance(schema.value, dict)
-        return _into(v, v.document.resolve(schema, str(schema.value[keyword]), keyword), value, at, outcome)
+        ref = str(schema.value[keyword])
+        if keyword != "$ref" and not v.document.is_static(ref):
+            raise GrammarRefused(
+                expected="a reference that leads to one place", got=ref, at=f"#{schema.pointer}/{keyword}"
+            )
+        return _into(v, v.document.resolve(schema, ref, keyword), value, at, outcome)
 
     return check
 
@@ -357,7 +368,7 @@ def _equals_any(value: Json, values: Json) -> bool:
 
 
 _CHECKS: dict[str, _Check] = {
-    "type": _scalar(_has_type, "type", _anything),
+    "type": _type,
     "enum": _scalar(_equals_any, "enum", _anything),
     "const": _scalar(lambda value, const: identity(value) == identity(const), "const", _anything),
     **{name: _bound(name) for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")},

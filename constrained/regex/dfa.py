@@ -149,9 +149,32 @@ def symmetric_difference(a: Dfa, b: Dfa, *, max_states: int = MAX_STATES) -> Dfa
 
 
 def complement(a: Dfa, *, max_states: int = MAX_STATES) -> Dfa:
-    """Texts (or byte strings) not in `a`."""
-    everything = any_text() if a.limit == MAX_CODE_POINT else any_bytes()
-    return difference(everything, a, max_states=max_states)
+    """Texts (or byte strings) not in `a`: what accepts and what doesn't change places, and the dead state is written out.
+
+    Minimal if `a` is, so no product and no minimising.
+    """
+    dead = len(a.rows)
+    if dead >= max_states:
+        raise TooManyStates(max_states)
+    alphabet = any_text().rows[0] if a.limit == MAX_CODE_POINT else any_bytes().rows[0]
+    rows = [_filled(row, alphabet, dead) for row in (*a.rows, ())]
+    return trimmed(Dfa(tuple(rows), frozenset(range(dead + 1)) - a.accepting, a.limit))
+
+
+def _filled(row: Row, alphabet: Row, target: int) -> Row:
+    """The row, with an edge to `target` for every symbol it has none for."""
+    out: list[Edge] = list(row)
+    for first, last, _ in alphabet:
+        start = first
+        for low, high, _ in row:
+            if high < start or low > last:
+                continue
+            if low > start:
+                out.append((start, low - 1, target))
+            start = high + 1
+        if start <= last:
+            out.append((start, last, target))
+    return joined(sorted(out))
 
 
 def is_subset(a: Dfa, b: Dfa) -> bool:
