@@ -12,6 +12,7 @@ Backends
                see take half its time at 2,048 tokens, docs/LOG.md). Scores are rounded to q's dtype, softmax is not.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -125,7 +126,7 @@ class _Row:
         return found[low - first * S : high - first * S]
 
     def hidden_keys(self, first: int, low: int, last: int, high: int, window: int | None) -> Tensor:
-        """bool [last - first, high - low]: which keys the new tokens [first, last) do not see. Remembered for layers."""
+        """bool [last - first, high - low]: which keys the new tokens [first, last) do not see."""
         known = self.masks.get((first, window))
         if known is None:
             seen = visible_keys(self.start, first, last, self.length, window, self.tree, self.positions)
@@ -245,9 +246,15 @@ def _hide(scores: Tensor, row: _Row, first: int, last: int, low: int, high: int,
     if row.tree is None and (window is None or window > high):
         n = last - first
         if n > 1:
-            scores[..., -n:].masked_fill_(row.hidden_keys(first, high - n, last, high, None)[None, :, None], -torch.inf)
+            scores[..., -n:].masked_fill_(_later(n, scores.device)[:, None], -torch.inf)
         return
     scores.masked_fill_(row.hidden_keys(first, low, last, high, window)[None, :, None], -torch.inf)
+
+
+@functools.lru_cache(maxsize=256)
+def _later(n: int, device: torch.device) -> Tensor:
+    """bool [n, n]: key j is after query i."""
+    return torch.ones(n, n, dtype=torch.bool, device=device).triu(1)
 
 
 plan_attention = Op("plan_attention", reference=plan_reference, torch=plan_torch, triton=plan_reference)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, fields, is_dataclass
 import torch
 from torch import Tensor
 
-from ramet.kernels.attention import decode_attention, extend_attention
 from ramet.kernels.gated import geglu, swiglu
 from ramet.kernels.kv_write import rope_kv_write
 from ramet.kernels.rmsnorm import rms_norm
+from ramet.kernels.step_attention import StepAttention, plan_attention
 from ramet.runtime.errors import WeightsCorrupt
 from ramet.runtime.models.base import WeightReader
 from ramet.runtime.models.batch import KVPool, StepBatch
@@ -79,7 +79,7 @@ class Attention:
     """Over each head, before the rotation"""
     key_norm: Norm | None = None
 
-    def __call__(self, x: Tensor, batch: StepBatch, kv: KVPool) -> Tensor:
+    def __call__(self, x: Tensor, batch: StepBatch, kv: KVPool, attend: StepAttention) -> Tensor:
         """x, result: [T, d]."""
         H, G, D = self.num_heads, self.num_kv_heads, self.head_dim
         fused = self.qkv(x).view(-1, H + 2 * G, D)
@@ -88,20 +88,8 @@ class Attention:
             q, key = self.query_norm(q), self.key_norm(key)
         keys, values = kv.keys[self.index], kv.values[self.index]
         rope_kv_write(q, key, value, batch.positions, self.rope, keys, values, batch.slots)
-        return self.output(self._attend(q, batch, keys, values).reshape(-1, H * D))
-
-    def _attend(self, q: Tensor, batch: StepBatch, keys: Tensor, values: Tensor) -> Tensor:
-        lengths, tables = batch.context_lengths, batch.page_tables
-        if q.shape[0] == lengths.shape[0] and batch.tree_masks is None:  # one new token in each row
-            return decode_attention(
-                q, keys, values, lengths, tables,
-                scale=self.scale, window=self.window, soft_cap=self.soft_cap, groups=batch.groups,
-            )  # fmt: skip
-        return extend_attention(
-            q, keys, values, batch.query_offsets, lengths, tables,
-            scale=self.scale, window=self.window, soft_cap=self.soft_cap, groups=batch.groups,
-            tree_masks=batch.tree_masks, positions=batch.positions,
-        )  # fmt: skip
+        seen = attend(q, keys, values, scale=self.scale, window=self.window, soft_cap=self.soft_cap)
+        return self.output(seen.view(-1, H * D))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +118,12 @@ class Layer:
     after_attention_norm: Norm | None = None
     after_feed_forward_norm: Norm | None = None
 
-    def __call__(self, delta: Tensor | None, residual: Tensor, batch: StepBatch, kv: KVPool) -> Tensor:
+    def __call__(
+        self, delta: Tensor | None, residual: Tensor, batch: StepBatch, kv: KVPool, attend: StepAttention
+    ) -> Tensor:
         """Adds `delta`, the layer before's result, to `residual` in place, and returns what this layer adds to it."""
         x = self.input_norm(residual) if delta is None else self.input_norm(delta, residual)
-        delta = self.attention(x, batch, kv)
+        delta = self.attention(x, batch, kv, attend)
         if self.after_attention_norm is not None:
             delta = self.after_attention_norm(delta)
         delta = self.feed_forward(self.feed_forward_norm(delta, residual))
@@ -163,9 +153,13 @@ class Decoder:
         residual = torch.nn.functional.embedding(batch.tokens, self.embedding)  # [T, d]
         if self.embedding_scale != 1.0:
             residual *= self.embedding_scale
+        attend = plan_attention(
+            batch.query_offsets, batch.context_lengths, batch.page_tables, page_size=kv.page_size, groups=batch.groups,
+            tree_masks=batch.tree_masks, positions=batch.positions,
+        )  # fmt: skip
         delta: Tensor | None = None
         for layer in self.layers:
-            delta = layer(delta, residual, batch, kv)
+            delta = layer(delta, residual, batch, kv, attend)
         assert delta is not None
         wanted = batch.output_rows
         logits = self.head(self.norm(delta[wanted], residual[wanted])).float()
