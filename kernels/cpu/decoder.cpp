@@ -71,7 +71,7 @@ struct RametStep {
 };
 
 struct RametStatistics {
-  int64_t steps, sleeps, weight_bytes, kv_tokens_read, kv_tokens_seen;
+  int64_t steps, sleeps, active_threads, weight_bytes, kv_tokens_read, kv_tokens_seen;
   double seconds[8];  // per kind of phase, on the calling thread: see PHASE_NAMES in native.py
 };
 
@@ -561,7 +561,7 @@ void walk(const Walk& w, Team& team, Job& job, int thread) {
   size_t index = 0;
   double since = thread == 0 ? now() : 0;
   auto phase = [&](PhaseKind kind, int units, auto&& unit) {
-    team.phase(job.phases[index++], units, unit);
+    team.phase(job.phases[index++], units, thread, unit);
     if (thread == 0) {
       const double at = now();
       m.statistics.seconds[kind] += at - since, since = at;
@@ -859,8 +859,8 @@ int ramet_set_matrix(void* handle, int layer, int slot, int format, int source, 
   Job& job = m.team->vacant();
   job.prepare(1);
   const int per_unit = 4, units = (matrix.num_panels + per_unit - 1) / per_unit;
-  job.body = [&matrix, rows, source, units](Team& team, Job& job, int) {
-    team.phase(job.phases[0], units, [&](int u) {
+  job.body = [&matrix, rows, source, units](Team& team, Job& job, int thread) {
+    team.phase(job.phases[0], units, thread, [&](int u) {
       for (int p = u * per_unit; p < std::min(matrix.num_panels, (u + 1) * per_unit); p++)
         pack_panel(matrix, p, (const uint8_t*)rows, source);
     });
@@ -890,6 +890,7 @@ int ramet_forward(void* handle, const RametStep* step) {
   job.body = [w](Team& team, Job& job, int thread) { walk(w, team, job, thread); };
   m.team->run(job);
   m.statistics.steps++, m.statistics.sleeps = m.team->num_sleeps();
+  m.statistics.active_threads = m.team->active();
   return 0;
 }
 

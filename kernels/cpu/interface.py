@@ -67,7 +67,10 @@ class Statistics(Structure):
     """RametStatistics."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("steps", "sleeps", "weight_bytes", "kv_tokens_read", "kv_tokens_seen")),
+        *(
+            (name, c_int64)
+            for name in ("steps", "sleeps", "active_threads", "weight_bytes", "kv_tokens_read", "kv_tokens_seen")
+        ),
         ("seconds", c_double * 8),
     )
 

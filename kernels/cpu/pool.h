@@ -13,6 +13,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -35,6 +36,35 @@ struct alignas(64) Phase {
   std::atomic<int32_t> done{0};
 };
 
+// How many threads to use, learnt from how long threads wait for each other.
+//
+// With a core busy elsewhere, a step on all threads goes at the pace of the one that shares its core. A thread less is then
+// faster, and steadier. So: three steps in a row in which some thread waited for more than a third of the time take one
+// thread off; after a while all are tried again, and each try that fails makes the next while twice as long.
+class Adaptive {
+ public:
+  explicit Adaptive(int full) : full_(full), active_(full) {}
+  int active() const { return active_; }
+  void observe(double waited_share) {
+    if (active_ < full_ && --rest_ <= 0) {
+      active_ = full_, bad_ = 1;  // a try: two bad steps end it
+      return;
+    }
+    if (active_ == 1 || waited_share < 0.33) {
+      if (active_ == full_ && bad_ == 0) while_ = FIRST_WHILE;
+      bad_ = 0;
+    } else if (++bad_ >= 3) {
+      active_--, bad_ = 0, rest_ = while_;
+      while_ = while_ < LONGEST_WHILE ? 2 * while_ : while_;
+    }
+  }
+
+ private:
+  static constexpr int FIRST_WHILE = 16, LONGEST_WHILE = 256;  // steps
+  const int full_;
+  int active_, bad_ = 0, rest_ = 0, while_ = FIRST_WHILE;
+};
+
 class Team;
 
 // One walk through the phases; what a unit does is up to the body.
@@ -54,7 +84,8 @@ class Team {
  public:
   // spin_turns: turns of the waiting loop before it sleeps; a turn is about 15 ns.
   explicit Team(int num_threads, int spin_turns = 2000)
-      : num_threads_(num_threads), spin_turns_(spin_turns), jobs_(num_threads + 2), owner_(getpid()) {
+      : num_threads_(num_threads), spin_turns_(spin_turns), jobs_(num_threads + 2), owner_(getpid()), adaptive_(num_threads),
+        waited_(num_threads) {
     for (int i = 1; i < num_threads; i++) threads_.emplace_back([this, i] { work(i); });
   }
   ~Team() {
@@ -71,7 +102,8 @@ class Team {
   int64_t num_sleeps() const { return num_sleeps_; }
 
   // Use at most so many threads for the next jobs.
-  void limit(int active) { active_ = active < 1 ? 1 : (active > num_threads_ ? num_threads_ : active); }
+  void limit(int most) { most_ = most < 1 ? 1 : (most > num_threads_ ? num_threads_ : most); }
+  int active() const { return active_; }
 
   // A slot that no late thread looks at.
   Job& vacant() {
@@ -81,16 +113,23 @@ class Team {
   }
   // Run the body on all active threads, the caller's included; returns when the caller has walked through.
   void run(Job& job) {
-    if (active_ > 1 && num_threads_ > 1) {
+    const auto began = std::chrono::steady_clock::now();
+    active_ = std::min(most_, adaptive_.active());
+    for (auto& waited : waited_) waited.ns = 0;
+    if (active_ > 1) {
       current_.store(&job);
       wake();
     }
     job.body(*this, job, 0);
     current_.store(nullptr);
+    const double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - began).count();
+    int64_t most = 0;
+    for (auto& waited : waited_) most = std::max<int64_t>(most, waited.ns);
+    if (most_ == num_threads_ && ns > 300e3) adaptive_.observe(most / ns);
   }
   // One phase, on one thread: take units until none is left, then wait until all are done.
   template <class F>
-  void phase(Phase& p, int num_units, F&& unit) {
+  void phase(Phase& p, int num_units, int thread, F&& unit) {
     int mine = 0;
     for (int u; (u = p.next.fetch_add(1, std::memory_order_relaxed)) < num_units; mine++) unit(u);
     if (mine) {
@@ -100,17 +139,22 @@ class Team {
         return;
       }
     }
-    await(p, num_units);
+    if (p.done.load(std::memory_order_acquire) < num_units) await(p, num_units, thread);
   }
 
  private:
-  void await(Phase& p, int num_units) {
-    for (int turn = 0; turn < spin_turns_; turn++) {
-      if (p.done.load(std::memory_order_acquire) >= num_units) return;
+  void await(Phase& p, int num_units, int thread) {
+    const auto began = std::chrono::steady_clock::now();
+    bool sleeps = true;
+    for (int turn = 0; turn < spin_turns_ && sleeps; turn++) {
       relax();
+      sleeps = p.done.load(std::memory_order_acquire) < num_units;
     }
-    num_sleeps_.fetch_add(1, std::memory_order_relaxed);
-    for (int seen; (seen = p.done.load(std::memory_order_acquire)) < num_units;) p.done.wait(seen);
+    if (sleeps) {
+      num_sleeps_.fetch_add(1, std::memory_order_relaxed);
+      for (int seen; (seen = p.done.load(std::memory_order_acquire)) < num_units;) p.done.wait(seen);
+    }
+    waited_[thread].ns += std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
   }
   void wake() {
     epoch_.fetch_add(1);
@@ -134,9 +178,15 @@ class Team {
   }
 
   const int num_threads_, spin_turns_;
-  std::atomic<int> active_{num_threads_};
+  struct alignas(64) Waited {
+    std::atomic<int64_t> ns{0};
+  };
+  std::atomic<int> active_{1};
+  int most_ = num_threads_;
   std::vector<Job> jobs_;
   const pid_t owner_;
+  Adaptive adaptive_;
+  std::vector<Waited> waited_;  // per thread, in the job now running
   std::atomic<Job*> current_{nullptr};
   std::atomic<uint32_t> epoch_{0};
   std::atomic<bool> stop_{false};

@@ -109,13 +109,16 @@ class NativeModel:
         return int(self._read_statistics().weight_bytes)
 
     def statistics(self) -> Mapping[str, float]:
-        """Since start: steps, sleeps of waiting threads, KV tokens read and seen, and seconds per kind of phase.
+        """Since start: steps, sleeps of waiting threads, threads of the last step, KV tokens read and seen, and seconds per kind of phase.
 
         kv_tokens_seen counts the keys of every row; kv_tokens_read counts shared ones once: their ratio is what fork
         groups save.
         """
         raw = self._read_statistics()
-        counts = {name: int(getattr(raw, name)) for name in ("steps", "sleeps", "kv_tokens_read", "kv_tokens_seen")}
+        counts = {
+            name: int(getattr(raw, name))
+            for name in ("steps", "sleeps", "active_threads", "kv_tokens_read", "kv_tokens_seen")
+        }
         return counts | {f"{name}_s": raw.seconds[i] for i, name in enumerate(interface.PHASES)}
 
     def limit_threads(self, num: int) -> None:
