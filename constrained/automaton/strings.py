@@ -2,8 +2,8 @@
 
 The counter alone would run into dead ends: after "ab" of ^(ab)+$ with maxLength 3 no further "a" may begin. So each
 state of the pattern has a window of counts from which a legal length can still be met, and a code point is begun only
-into the window of the state that it leads to. Where such a set of counts is no interval, the pattern is multiplied
-with the length instead, up to the usual limit of states.
+into the window of the state that it leads to. Gaps between those counts matter only where the bounds are closer to each
+other than a gap is wide: there the pattern is multiplied with the length instead, up to the usual limit of states.
 """
 
 from collections.abc import Hashable
@@ -116,10 +116,10 @@ def _without_chain(pattern: Dfa, minimum: int, maximum: int | None) -> tuple[Dfa
 
 
 def _windows(pattern: Dfa, content: StringContent, minimum: int, maximum: int | None) -> Windows | None:
-    remaining = _remaining_lengths(pattern)
+    top = UNBOUNDED if maximum is None else maximum
+    remaining = _remaining_lengths(pattern, UNBOUNDED if minimum == 0 else top - minimum)
     if remaining is None:
         return None
-    top = UNBOUNDED if maximum is None else maximum
     of_boundary = [
         (max(0, minimum - most) if most < UNBOUNDED else 0, top - least if top < UNBOUNDED else UNBOUNDED)
         for least, most in remaining
@@ -130,25 +130,33 @@ def _windows(pattern: Dfa, content: StringContent, minimum: int, maximum: int | 
     return None if inner is None else Windows(inner, content.boundaries, Action(minimum, top, 0))
 
 
-def _remaining_lengths(pattern: Dfa) -> list[Window] | None:
-    """For each state the lengths that still lead to acceptance, if they are an interval for every state.
+def _remaining_lengths(pattern: Dfa, slack: int) -> list[Window] | None:
+    """For each state the least and the greatest length that still leads to acceptance.
 
-    The sets "accepts after exactly l more" follow one another deterministically; once one repeats, all is known.
+    None if for some state more than `slack` lengths in a row between the two do not. The sets "accepts after exactly l
+    more" follow one another deterministically; once one repeats, one more round of the cycle shows all gaps.
     """
     size = len(pattern.rows)
     successors = [{target for _, _, target in row} for row in pattern.rows]
     current = frozenset(pattern.accepting)
     first, last = [-1] * size, [-1] * size
-    previous: frozenset[int] | None = None
+    seen: dict[frozenset[int], int] = {}
+    cyclic: set[int] = set()
+    end: int | None = None
     for length in range(_MAX_WINDOW_WORK // size):
+        if end is None and current in seen:
+            end = length + length - seen[current]
+        if end is not None and (length >= end or not current):
+            return [(first[s], UNBOUNDED if s in cyclic else last[s]) for s in range(size)]
+        seen.setdefault(current, length)
         for state in current:
-            if last[state] not in (-1, length - 1):
-                return None  # a gap
+            if last[state] >= 0 and length - 1 - last[state] > slack:
+                return None
             first[state] = length if first[state] < 0 else first[state]
             last[state] = length
-        if current == previous or not current:
-            return [(first[s], UNBOUNDED if s in current else last[s]) for s in range(size)]
-        previous, current = current, frozenset(s for s in range(size) if successors[s] & current)
+        if end is not None:
+            cyclic |= current
+        current = frozenset(s for s in range(size) if successors[s] & current)
     return None
 
 
