@@ -53,6 +53,8 @@ class Engine:
 
     def __init__(self, scheduler: Scheduler, executor: Executor, listener: Listener | None = None) -> None:
         self.scheduler, self.executor, self.listener = scheduler, executor, listener
+        self.num_computed_steps = 0
+        """Steps that computed something, and came back."""
 
     @property
     def has_work(self) -> bool:
@@ -67,6 +69,7 @@ class Engine:
         plan = self.scheduler.schedule()  # decides, in ints
         is_empty = not (plan.rows or plan.ends or plan.copies or plan.moves)
         result = StepResult(()) if is_empty else self.executor.execute(plan)  # works, in tensors
+        self.num_computed_steps += bool(plan.rows)
         if self.listener is not None and plan.rows:
             self.listener.stepped(plan, result.compute_s)
         return self.scheduler.commit(result)  # decides, in ints
@@ -181,9 +184,11 @@ class EngineLoop:
             waits = False
 
     def _step(self) -> None:
+        num_before = self._engine.num_computed_steps
         try:
             events = self._engine.step()
-            self._num_failures = 0
+            if self._engine.num_computed_steps > num_before:
+                self._num_failures = 0
         except Exception as error:
             log.exception("a step failed")
             self._num_failures += 1
