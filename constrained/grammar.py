@@ -1,17 +1,21 @@
 """A compiled grammar: a rule of a machine, bound to a vocabulary. Immutable for its users; caches fill behind it."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ramet.constrained.automaton.machine import Configuration, Machine, Stack
 from ramet.constrained.drafts import forced_tokens
 from ramet.constrained.state import GrammarState
+from ramet.constrained.tables.arena import GrammarTables, RowStore, TooLarge, build_tables
 from ramet.constrained.tables.explore import Explorer
 from ramet.constrained.vocabulary import Vocabulary, Words
 
 _MAX_DRAFTS = 20_000
+_log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -22,6 +26,7 @@ class Engine:
         self.machine = Machine()
         self.explorer = Explorer(self.machine, vocabulary)
         self.end_words = vocabulary.pack(vocabulary.end_ids)
+        self.rows = RowStore(vocabulary.num_words)
         self.drafts: dict[tuple[tuple[int, int, Stack], ...], tuple[int, ...]] = {}
 
     @property
@@ -52,6 +57,16 @@ class CompiledGrammar:
     def initial(self) -> GrammarState:
         """Before the first token."""
         return GrammarState(self, (Configuration(self.start_state, 0, None, None),))
+
+    @cached_property
+    def tables(self) -> GrammarTables | None:
+        """The grammar as flat int32 for the device; None where it is too large and stays with the lazy tables."""
+        engine = self.engine
+        try:
+            return build_tables(engine.machine, engine.explorer, self.start_state, engine.rows)
+        except TooLarge as reason:
+            _log.info("a grammar stays on the CPU path: %s", reason)
+            return None
 
     def write_mask(self, state: GrammarState, out: Words) -> None:
         """See `GrammarState.mask`."""

@@ -31,10 +31,13 @@ class GrammarState:
     # Moving ----------------------------------------------------------------------------------------------------------
 
     def advance(self, token: int) -> "GrammarState":
-        """The state after one more token. A forbidden token gives a dead state, which allows nothing; never raises."""
+        """The state after one more token. A forbidden token gives a dead state, which allows nothing; never raises.
+        Once the output has ended, it stays so."""
+        if self.ended:
+            return self
         vocabulary = self.grammar.vocabulary
         if token in vocabulary.end_id_set and not self._is_referred(token):
-            return replace(self, configurations=(), ended=self.accepting and not self.ended)
+            return replace(self, configurations=(), ended=self.accepting)
         if token in vocabulary.special_ids:
             return self._advance_special(token)
         data = vocabulary.token_bytes[token] if 0 <= token < len(vocabulary.token_bytes) else b""

@@ -155,6 +155,11 @@ class Explorer:
                 found = walk.known(counter) or self._make_answer(walk, counter)
         return found
 
+    def range_of(self, start: NodeSet, state: int, counter: int) -> Window:
+        """The counters that have the same answer as this one."""
+        self.answer(start, state, counter)
+        return self._walks[start.number, state, False].range_around(counter)
+
     def statistics(self) -> dict[str, int]:
         """Sizes, for logs and tests."""
         return {"walks": len(self._walks), "node_sets": len(self._sets), "num_bytes": self.num_bytes}
