@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 MAX_CODE_POINT = 0x10FFFF
 MAX_BYTE = 0xFF
 MAX_STATES = 65_536
@@ -149,7 +152,7 @@ def symmetric_difference(a: Dfa, b: Dfa, *, max_states: int = MAX_STATES) -> Dfa
 
 
 def complement(a: Dfa, *, max_states: int = MAX_STATES) -> Dfa:
-    """Texts (or byte strings) not in `a`: what accepts and what doesn't change places, and the dead state is written out.
+    """Texts (or byte strings) not in `a`: accepting and other states change places, and the dead state is written out.
 
     Minimal if `a` is, so no product and no minimising.
     """
@@ -376,27 +379,43 @@ def _merge_acyclic(a: Dfa, order: list[int]) -> Dfa:
     return trimmed(Dfa(rows, a.accepting, a.limit))
 
 
-_MAX_REFINEMENT_WORK = 3_000_000
+_MAX_REFINEMENT_WORK = 100_000_000
+_MAX_TABLE = 20_000_000
 
 
 def _refine(a: Dfa) -> Dfa:
-    """Moore's partition refinement."""
-    group = [int(s in a.accepting) for s in range(len(a.rows))]
-    num_groups = len(set(group))
-    work, size = 0, sum(map(len, a.rows)) + len(a.rows)
-    while work < _MAX_REFINEMENT_WORK:
-        seen: dict[tuple[int, Row], int] = {}
-        group = [
-            seen.setdefault((group[s], joined((low, high, group[t]) for low, high, t in row)), len(seen))
-            for s, row in enumerate(a.rows)
-        ]
-        work += size
-        if len(seen) == num_groups:
-            break
-        num_groups = len(seen)
-    else:
+    """Moore's partition refinement, over the few classes of symbols that some row tells apart."""
+    table = _dense(a)
+    if table is None:
         return a
-    return a if num_groups == len(a.rows) else _quotient(a, group, num_groups)
+    size = len(a.rows)
+    group = np.zeros(size + 1, np.int32)  # the last is the dead state
+    group[list(a.accepting)] = 1
+    group[size] = 2
+    num_groups = len(set(group[:size].tolist()))
+    for _ in range(max(1, _MAX_REFINEMENT_WORK // table.size)):
+        keys = np.concatenate([group[:size, None], group[table]], axis=1)
+        seen: dict[bytes, int] = {}
+        group[:size] = [seen.setdefault(key.tobytes(), len(seen)) for key in keys]
+        group[size] = len(seen)
+        if len(seen) == num_groups:
+            return a if num_groups == size else _quotient(a, group[:size].tolist(), num_groups)
+        num_groups = len(seen)
+    return a
+
+
+def _dense(a: Dfa) -> "npt.NDArray[np.int32] | None":
+    """int32 [states, classes of symbols]: the next state, or the number of states for none. None if that is large."""
+    cuts = sorted({c for row in a.rows for low, high, _ in row for c in (low, high + 1)})
+    if len(a.rows) * len(cuts) > _MAX_TABLE:
+        return None
+    at = {cut: index for index, cut in enumerate(cuts)}
+    table = np.full((len(a.rows), max(1, len(cuts) - 1)), len(a.rows), np.int32)
+    for state, row in enumerate(a.rows):
+        for low, high, target in row:
+            table[state, at[low] : at[high + 1]] = target
+    columns = list({column.tobytes(): index for index, column in enumerate(table.T)}.values())
+    return np.ascontiguousarray(table[:, columns])
 
 
 def _quotient(a: Dfa, group: list[int], num_groups: int) -> Dfa:
