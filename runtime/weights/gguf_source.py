@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ramet.runtime.errors import WeightsCorrupt
+from ramet.runtime.errors import UnsupportedModel, WeightsCorrupt
 from ramet.runtime.models.base import QuantizedTensor
 from ramet.runtime.models.config import ModelConfig, config_from_gguf
 from ramet.runtime.tokenizer import Tokenizer
@@ -46,6 +46,7 @@ _IN_GEMMA_LAYER = _IN_LAYER | {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _LAYER_TENSOR = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_TEMPLATE = "tokenizer.chat_template"
 _ROPE_DIVISORS = "rope_freqs.weight"
 
 
@@ -55,6 +56,7 @@ class GgufSource:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: GgufFile = open_gguf(path)
+        _refuse_parts(self._file)
         self._records = _by_huggingface_name(self._file)
         self.config: ModelConfig = self._read_config()
 
@@ -131,11 +133,14 @@ class GgufSource:
 
     @property
     def chat_templates(self) -> Mapping[str, str]:
-        prefix = "tokenizer.chat_template"
-        found = {
-            key[len(prefix) + 1 :]: str(text) for key, text in self._file.metadata.items() if key.startswith(prefix)
+        """`tokenizer.chat_template` is the default; `tokenizer.chat_template.NAME` are further ones."""
+        named = {
+            key.removeprefix(_TEMPLATE + "."): str(text)
+            for key, text in self._file.metadata.items()
+            if key.startswith(_TEMPLATE + ".")
         }
-        return {(name or "default"): text for name, text in found.items() if not name.endswith("s")}
+        default = self._file.metadata.get(_TEMPLATE)
+        return named if default is None else {**named, "default": str(default)}
 
     @functools.cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -147,6 +152,14 @@ class GgufSource:
     @property
     def generation_end_ids(self) -> Sequence[int]:
         return self._tokenizer.end_ids
+
+
+def _refuse_parts(file: GgufFile) -> None:
+    count = file.metadata.get("split.count", 0)
+    if isinstance(count, int) and count > 1:
+        raise UnsupportedModel(
+            f"{file.path} is one of {count} parts. Join them first: llama-gguf-split --merge FIRST_PART WHOLE.gguf"
+        )
 
 
 def _by_huggingface_name(file: GgufFile) -> dict[str, TensorRecord]:

@@ -4,7 +4,7 @@ Reading is counted in bytes of the file, so a bar can show a rate and an end; dr
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -51,6 +51,8 @@ class LoadedModel:
     """The folder's or the file's, without its suffix."""
     path: Path
     chat_template: str | None
+    chat_templates: Mapping[str, str]
+    """All of the model's templates by name ("default", "tool_use")."""
     end_token_ids: tuple[int, ...]
     """A generation stops at any of these."""
     num_parameters: int
@@ -99,6 +101,7 @@ def load_source(
     model: SizedModel = (
         build(config, reader) if build is not None else build_model(config, reader, dtype=dtype, device=device)
     )
+    reader.finish()
     return LoadedModel(
         model=model,
         config=config,
@@ -106,6 +109,7 @@ def load_source(
         name=_display_name(source.path),
         path=source.path,
         chat_template=source.chat_template,
+        chat_templates=source.chat_templates,
         end_token_ids=tuple(source.generation_end_ids),
         num_parameters=source.num_parameters(),
         weight_bytes=model.weight_bytes(),
@@ -123,29 +127,34 @@ def _display_name(path: Path) -> str:
 
 
 class _CountingReader:
-    """A source that reports each tensor it reads."""
+    """A source that reports each tensor it reads: each once, though a tied matrix is read twice."""
 
     def __init__(self, source: WeightSource, progress: Callable[[Progress], None] | None) -> None:
         self._source, self._progress = source, progress
         names: Sequence[str] = source.names() if progress is not None else ()
-        self._total, self._done, self._began = sum(map(source.num_bytes, names)), 0, time.perf_counter()
+        self._left = {name: source.num_bytes(name) for name in names}
+        self._total, self._done, self._began = sum(self._left.values()), 0, time.perf_counter()
 
     def has(self, name: str) -> bool:
         return self._source.has(name)
 
     def read(self, name: str, dtype: torch.dtype = torch.float32) -> Tensor:
         tensor = self._source.read(name, dtype)
-        self._report(name)
+        self._report(self._left.pop(name, 0))
         return tensor
 
     def read_raw(self, name: str) -> QuantizedTensor | Tensor:
         tensor = self._source.read_raw(name)
-        self._report(name)
+        self._report(self._left.pop(name, 0))
         return tensor
 
-    def _report(self, name: str) -> None:
-        if self._progress is None:
+    def finish(self) -> None:
+        """What nobody read (the picture half of a model, say) is done as well."""
+        self._report(self._total - self._done)
+
+    def _report(self, num_bytes: int) -> None:
+        if self._progress is None or num_bytes == 0:
             return
-        self._done += self._source.num_bytes(name)
+        self._done += num_bytes
         seconds = time.perf_counter() - self._began
         self._progress(Progress(done_bytes=self._done, total_bytes=self._total, seconds=seconds))

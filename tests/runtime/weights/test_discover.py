@@ -1,6 +1,7 @@
 """Models on this machine are found without importing or loading anything."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -39,8 +40,6 @@ def test_hub_cache_is_searched_and_the_newest_snapshot_wins(machine: Path) -> No
     snapshots = machine / "hub" / "models--Qwen--Qwen3-0.6B" / "snapshots"
     make_folder(snapshots / "old")
     newest = make_folder(snapshots / "new")
-    import os
-
     os.utime(snapshots / "old", (1, 1))
     [found] = discover.find_models()
     assert (found.name, found.path, found.where) == ("Qwen/Qwen3-0.6B", newest, "hub cache")
@@ -62,6 +61,39 @@ def test_unknown_name_lists_what_is_there(machine: Path, monkeypatch: pytest.Mon
     make_folder(machine / "mine" / "one")
     with pytest.raises(ModelNotFound, match=r"'two' is neither .* Found: one\."):
         discover.find_model("two")
+
+
+def test_hub_ids_are_fetched_unless_offline(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    asked: list[tuple[object, ...]] = []
+
+    def download(*names: str, **_: object) -> str:
+        asked.append(names)
+        return str(machine / "fetched")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelNotFound, match="Unset HF_HUB_OFFLINE"):
+        discover.find_model("org/name")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    assert discover.find_model("org/name") == discover.find_model("org/name/sub/q4.gguf") == machine / "fetched"
+    assert asked == [("org/name",), ("org/name", "sub/q4.gguf")]
+    with pytest.raises(ModelNotFound, match="neither a path"):
+        discover.find_model("no-slash")
+
+
+def test_failed_fetch_gives_the_hubs_reason(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def refuse(*_: object, **__: object) -> str:
+        raise OSError("no route to host\nand more lines")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with pytest.raises(ModelNotFound, match=r"fetching it failed: no route to host$"):
+        discover.find_model("org/name")
 
 
 def test_embedded_package_is_found_but_not_imported() -> None:
