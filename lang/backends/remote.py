@@ -18,6 +18,18 @@ from ramet.lang.backends.http import HttpClient, Refused, Response
 from ramet.runtime.client import EngineClient
 from ramet.runtime.errors import EngineFailed, NotBuilt, RametError
 from ramet.runtime.failures import to_error
+from ramet.runtime.program_wire import (
+    ExtendBody,
+    Flushed,
+    ForkBody,
+    ForkedBranches,
+    GapBody,
+    MarkBody,
+    OpenedProgram,
+    SelectBody,
+    TextBody,
+    TokensBody,
+)
 from ramet.runtime.types import (
     BranchHandle,
     EngineStatistics,
@@ -36,63 +48,6 @@ from ramet.runtime.types import (
 )
 
 T = TypeVar("T")
-
-
-class OpenedProgram(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to `POST /v1/programs`."""
-
-    program_id: str
-    branch_id: int
-
-
-class ExtendBody(msgspec.Struct, frozen=True, kw_only=True):
-    pieces: list[Piece]
-
-
-class SelectBody(msgspec.Struct, frozen=True, kw_only=True):
-    choices: list[str]
-    method: SelectMethod = "total"
-    temperature: float = 0.0
-    seed: int | None = None
-    append: bool = True
-
-
-class ForkBody(msgspec.Struct, frozen=True, kw_only=True):
-    n: int
-
-
-class ForkedBranches(msgspec.Struct, frozen=True, kw_only=True):
-    branch_ids: list[int]
-
-
-class MarkBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to mark, body of rollback."""
-
-    num_tokens: int
-    serial: int
-
-
-class GapBody(msgspec.Struct, frozen=True, kw_only=True):
-    kind: GapKind
-    tool: str | None = None
-    expected_s: float | None = None
-
-
-class TokensBody(msgspec.Struct, frozen=True, kw_only=True):
-    tokens: list[int]
-    skip_special: bool = False
-    """Of detokenize."""
-
-
-class TextBody(msgspec.Struct, frozen=True, kw_only=True):
-    text: str
-    allow_special: bool = False
-    """These two of tokenize."""
-    add_bos: bool = False
-
-
-class Flushed(msgspec.Struct, frozen=True, kw_only=True):
-    num_pages: int
 
 
 _event_decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)

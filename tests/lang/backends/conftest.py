@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ramet.lang.backends.remote import ExtendBody, GapBody, SelectBody
 from ramet.lang.backends.scripted import ScriptedClient
 from ramet.lang.loop import PROGRAMS
 from ramet.runtime.errors import RametError
 from ramet.runtime.failures import to_failed
+from ramet.runtime.program_wire import ExtendBody, GapBody, SelectBody
 from ramet.runtime.types import BranchHandle, GenerateSpec, Mark, ProgramSpec
 
 Handler = Callable[[str, str, bytes], Awaitable[Any]]
