@@ -117,10 +117,15 @@ class EngineLoop:
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ramet-engine", daemon=True)
         self._is_over = False
+        self._border = threading.Lock()
+        """Between `post` and the end of the loop: what was posted before it is answered, what comes after is
+        refused."""
         self._num_failures = 0
 
     def start(self) -> None:
         """Once is enough: a client that was built running may still be entered with `with`."""
+        if self._is_over:
+            raise EngineFailed("the engine was stopped: build another one")
         if not self._thread.is_alive():
             self._thread.start()
 
@@ -136,9 +141,10 @@ class EngineLoop:
 
     def post(self, command: Callable[[], None]) -> None:
         """Run `command` between two steps. Raises EngineFailed where the loop is over."""
-        if self._is_over or not self._thread.is_alive():
-            raise EngineFailed("the engine is not running")
-        self._commands.put(command)
+        with self._border:
+            if not self.is_alive:
+                raise EngineFailed("the engine is not running")
+            self._commands.put(command)
 
     def call(self, question: Callable[[], T]) -> "Future[T]":
         """Ask something between two steps."""
@@ -157,16 +163,19 @@ class EngineLoop:
     # On the loop's thread --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        death: Exception | None = None
         try:
             while self._obey():
                 if self._engine.has_work:
                     self._step()
         except Exception as error:
             log.exception("the engine's loop ended")
-            self._die(error)
-        finally:
+            death = error
+        with self._border:
             self._is_over = True
-            self._drain()
+        self._drain()
+        if death is not None:
+            self._on_death(_as_engine_failure(death))
 
     def _obey(self) -> bool:
         """Run what was posted; wait for something where there is nothing to do. False: stop."""
@@ -209,10 +218,6 @@ class EngineLoop:
         ended = self._engine.take_ended()
         if events or ended:
             self._on_step(events, ended)
-
-    def _die(self, error: Exception) -> None:
-        self._is_over = True
-        self._on_death(_as_engine_failure(error))
 
     def _drain(self) -> None:
         """Commands that came too late still run: each answers somebody."""

@@ -139,10 +139,17 @@ class LocalClient:
             return self._branches.open(program)
 
     async def extend(self, branch: BranchHandle, pieces: Sequence[Piece]) -> None:
+        """All pieces, or none where one of them is bad."""
         with self._lock:
             target = self._branches.at_rest(branch)
-            for piece in pieces:
-                self._append(target, piece)
+            before = target.snapshot() if len(pieces) > 1 else None
+            try:
+                for piece in pieces:
+                    self._append(target, piece)
+            except RametError:
+                if before is not None:
+                    target.restore(before)
+                raise
 
     def _append(self, branch: Branch, piece: Piece) -> None:
         match piece:
