@@ -39,6 +39,8 @@ END_OF_TURN_TOKENS = (
 )
 """Special tokens that end a turn in some family; a generation stops at those that the vocabulary has."""
 
+_WORD_THEN_SPACE = re.compile(rb"\S ")
+
 _SHORTEST_SAVING = 256
 """Characters before which tokenising from the start is as cheap as looking for a border."""
 
@@ -280,11 +282,11 @@ class Tokenizer:
 
             word| word
 
-        The character before is not blank, so no piece reaches over the border: byte-level patterns end a piece there
-        (only line breaks stick to what is before them), and SentencePiece vocabularies with a piece like "a▁b" are
-        ruled out by `_pieces_end_at_spaces`. Patterns look ahead by one character or one run of blanks, and what is
-        after the border is not blank, so nothing before it saw the end of the text. An added token that the addition
-        completes can begin before the text's end: the border stays clear of it by the longest one's length.
+        The character before is not blank, so no token reaches over the border: patterns end a word there, and
+        vocabularies with a piece like "a b" are ruled out by `_pieces_end_at_spaces`. Patterns look ahead by one
+        character or one run of blanks, and what is after the border is not blank, so nothing before it saw the end of
+        the text. An added token that the addition completes can begin before the text's end: the border stays clear of
+        it by the longest one's length.
         """
         if not self._pieces_end_at_spaces:
             return None
@@ -315,12 +317,10 @@ class Tokenizer:
 
     @functools.cached_property
     def _pieces_end_at_spaces(self) -> bool:
-        kind = type(self._raw.model).__name__
-        if kind != "BPE":
-            return False
-        if self._is_byte_level:
-            return self._raw.pre_tokenizer is not None
-        return not any(_SPACE_MARK in piece.lstrip(_SPACE_MARK) for piece in self._raw.get_vocab(False))
+        """Whether no token reaches over a space that follows a word. Byte-pair merges on one side of such a space then
+        know nothing of the other side."""
+        is_bpe = type(self._raw.model).__name__ == "BPE"
+        return is_bpe and not any(_WORD_THEN_SPACE.search(piece) for piece in self._bytes)
 
 
 def add_tokens_in_id_order(raw: RawTokenizer, added: dict[int, AddedToken]) -> None:

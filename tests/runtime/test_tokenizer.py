@@ -334,6 +334,17 @@ def test_tail_encoding_keeps_nearly_all_of_a_long_text(tokenizer: Tokenizer) -> 
     assert tail.num_kept > 0.98 * len(tokens) and len(tail.tokens) < 60
 
 
+def test_vocabularies_whose_pieces_cross_spaces_are_tokenised_from_the_start() -> None:
+    raw = RawTokenizer(
+        models.BPE({c: i for i, c in enumerate(["a", "b", "Ġ", "aĠ", "aĠb"])}, [("a", "Ġ"), ("aĠ", "b")])
+    )
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer = Tokenizer(raw)
+    text = "a b" * 200
+    tail = tokenizer.incremental_tail_encode(text, tokenizer.encode(text), " b")
+    assert tail.num_kept == 0 and tail.tokens == tokenizer.encode(text + " b")
+
+
 # ---- bad files
 
 
