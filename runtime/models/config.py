@@ -292,9 +292,13 @@ def config_from_gguf(
 
 
 def _gguf_windows(fields: "_Fields", num_layers: int, *, is_gemma: bool) -> tuple[int | None, ...]:
+    """The pattern is "every n-th layer sees all", or a list that says per layer whether it has the window."""
     window = fields.integer("attention.sliding_window", 0)
     if not window:
         return ()
+    listed = fields.raw.get(fields.prefix + "attention.sliding_window_pattern")
+    if isinstance(listed, list):
+        return tuple(window if slides else None for slides in listed)
     pattern = fields.integer("attention.sliding_window_pattern", 6 if is_gemma else 0)
     return tuple(None if pattern and (layer + 1) % pattern == 0 else window for layer in range(num_layers))
 
@@ -334,6 +338,8 @@ def _checked(config: ModelConfig, where: str) -> ModelConfig:
             f"{where} has {config.num_heads} query heads and {config.num_kv_heads} key heads; "
             "the first must be a multiple of the second."
         )
+    if config.windows and len(config.windows) != config.num_layers:
+        raise WeightsCorrupt(f"{where} lists the windows of {len(config.windows)} layers, but has {config.num_layers}.")
     if config.head_dim % 2:
         raise UnsupportedModel(f"{where} has head size {config.head_dim}; rotary positions need an even one.")
     return config
