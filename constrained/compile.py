@@ -14,7 +14,7 @@ import msgspec
 from ramet.constrained.automaton import ir
 from ramet.constrained.automaton.lowering import lower
 from ramet.constrained.cache import GrammarCache
-from ramet.constrained.grammar import CompiledGrammar, Engine
+from ramet.constrained.grammar import CompiledGrammar, Engine, NetworkGrammar
 from ramet.constrained.segments import compose
 from ramet.constrained.spec import Spec
 from ramet.constrained.vocabulary import Vocabulary
@@ -35,7 +35,7 @@ def compile_grammar(grammar: ir.Grammar, engine: Engine) -> CompiledGrammar:
     try:
         with engine.machine.lock:
             rule = lower(grammar, engine.machine.space, engine.vocabulary.special)
-            return CompiledGrammar(engine=engine, start_state=engine.machine.start_of(rule), ledger=grammar.notes)
+            return NetworkGrammar(engine, engine.machine.start_of(rule), grammar.notes)
     except RecursionError:
         raise GrammarRefused(
             expected="a grammar of ordinary nesting", got="too deep a nesting", at="#", code="grammar_too_complex"

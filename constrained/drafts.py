@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ramet.constrained.automaton.machine import Configuration, Machine
+from ramet.constrained.automaton.machine import Configuration
 
 if TYPE_CHECKING:
+    from ramet.constrained.grammar import Reader
     from ramet.constrained.state import GrammarState
 
 MAX_FORCED_BYTES = 256
@@ -92,7 +93,7 @@ def forced_bytes(state: "GrammarState") -> bytes:
 
 
 def _only_step(
-    machine: Machine, configurations: tuple[Configuration, ...], position: int
+    machine: "Reader", configurations: tuple[Configuration, ...], position: int
 ) -> tuple[int, tuple[Configuration, ...]] | None:
     """The only byte that may come, and where it leads; None if the output may end, or more may come."""
     if machine.accepting(configurations, position) is not None:

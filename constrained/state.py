@@ -71,11 +71,7 @@ class GrammarState:
     @property
     def done(self) -> bool:
         """Whether only the end may come (or has come)."""
-        machine = self.grammar.machine
-        return self.ended or (
-            bool(self.configurations)
-            and all(c.stack is None and machine.is_final(c.state) for c in self.configurations)
-        )
+        return self.ended or (bool(self.configurations) and self.grammar.machine.is_finished(self.configurations))
 
     @property
     def is_dead(self) -> bool:

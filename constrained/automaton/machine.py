@@ -401,6 +401,10 @@ class Machine:
         state, counter, stack = above.stack
         return Configuration(state, counter, stack, log)
 
+    def is_finished(self, configurations: Iterable[Configuration]) -> bool:
+        """Whether nothing may follow."""
+        return all(c.stack is None and c.state in self._finals for c in configurations)
+
     def accepting(self, configurations: Iterable[Configuration], position: int) -> Configuration | None:
         """A configuration in which the output may end, with every rule left; None: it may not."""
         for configuration in configurations:

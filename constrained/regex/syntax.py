@@ -82,6 +82,7 @@ SPACE: Ranges = (
     (0x3000, 0x3000),
     (0xFEFF, 0xFEFF),
 )
+NEWLINE: Ranges = ((0x0A, 0x0A),)
 LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
 ALL: Ranges = ((0, SURROGATES[0] - 1), (SURROGATES[1] + 1, MAX_CODE_POINT))
 
@@ -93,15 +94,23 @@ _MAX_DEPTH = 128
 
 
 def parse(pattern: str, *, flags: str = "") -> Node:
-    """The tree of a pattern. `flags`: i (case), s (dot takes line ends), x (blanks are layout), u, m are known."""
+    """The tree of a pattern. `flags`: i (case), s (dot takes line ends), x (blanks are layout), u (Unicode, always on),
+    p (classes and dot as Python has them: Unicode, and dot takes all but the newline)."""
     for flag in flags:
-        if flag not in "isxu":
+        if flag not in "isxup":
             raise PatternError(f"flag {flag!r} is not supported", 0)
     parser = _Parser(pattern, set(flags))
     tree = parser.alternation(0)
     if not parser.at_end:
         raise PatternError(f"unmatched {parser.peek()!r}", parser.position)
     return tree
+
+
+def has_lazy_quantifier(pattern: str, *, flags: str = "") -> bool:
+    """Whether some quantifier takes as little as it can. The pattern must be a legal one."""
+    parser = _Parser(pattern, set(flags))
+    parser.alternation(0)
+    return parser.has_lazy
 
 
 def normalised(ranges: Iterable[tuple[int, int]]) -> Ranges:
@@ -151,6 +160,12 @@ def category(name: str) -> Ranges:
     return normalised((c, c) for c in chosen)
 
 
+@cache
+def _python_class(letter: str) -> Ranges:
+    tests = {"d": str.isdecimal, "w": lambda c: c.isalnum() or c == "_", "s": str.isspace}
+    return normalised((c, c) for c in range(MAX_CODE_POINT + 1) if tests[letter](chr(c)))
+
+
 _CATEGORIES = {"Letter": "L", "Mark": "M", "Number": "N", "Punctuation": "P", "Symbol": "S", "Separator": "Z"}
 
 
@@ -158,6 +173,7 @@ class _Parser:
     def __init__(self, pattern: str, flags: set[str]) -> None:
         self.pattern, self.position, self.flags = pattern, 0, flags
         self.num_groups = 0
+        self.has_lazy = False
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -219,7 +235,7 @@ class _Parser:
             raise self.refuse("nothing to repeat")
         if self.accept("+"):
             raise self.refuse("possessive quantifiers are not supported")
-        self.accept("?")  # lazy: the same language
+        self.has_lazy |= self.accept("?")  # the same language
         if self.quantifier() is not None:
             raise self.refuse("multiple repeat")
         if isinstance(item, Look):
@@ -253,7 +269,7 @@ class _Parser:
         sign = self.take()
         match sign:
             case ".":
-                return Chars(ALL if "s" in self.flags else inverted(LINE_ENDS))
+                return Chars(ALL if "s" in self.flags else inverted(NEWLINE if "p" in self.flags else LINE_ENDS))
             case "^":
                 return Assert("start")
             case "$":
@@ -341,6 +357,8 @@ class _Parser:
         """What a backslash stands for, inside a class or outside; the backslash is read already."""
         sign = self.take()
         shorthand = {"d": DIGIT, "w": WORD, "s": SPACE}.get(sign.lower())
+        if shorthand is not None and "p" in self.flags:
+            shorthand = _python_class(sign.lower())
         if shorthand is not None:
             return shorthand if sign.islower() else inverted(shorthand)
         if sign in ("p", "P"):

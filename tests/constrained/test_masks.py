@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ramet.constrained.automaton import ir
 from ramet.constrained.automaton.interpreter import Configurations, Interpreter
-from ramet.constrained.automaton.lowering import lower
-from ramet.constrained.grammar import CompiledGrammar, Engine
+from ramet.constrained.compile import compile_grammar
+from ramet.constrained.grammar import Engine
 from ramet.constrained.vocabulary import Vocabulary
 from ramet.runtime.errors import GrammarRefused
 
@@ -48,9 +48,7 @@ def brute_force(oracle: Interpreter, configurations: Configurations) -> list[int
 def walk(grammar: ir.Grammar, seed: int, steps: int) -> Iterator[None]:
     oracle = Interpreter(grammar)
     theirs = oracle.start()
-    state = CompiledGrammar(
-        engine=ENGINE, start_state=ENGINE.machine.start_of(lower(grammar, ENGINE.machine.space, {}))
-    ).initial()
+    state = compile_grammar(grammar, ENGINE).initial()
     choose = random.Random(seed)
     for _ in range(steps):
         legal = brute_force(oracle, theirs)
@@ -81,9 +79,7 @@ def test_equal_brute_force_on_random_walks(grammar: ir.Grammar, seed: int) -> No
 
 def test_padding_holes_and_duplicates() -> None:
     grammar = ir.Grammar({"#": ir.Repeat(ir.Literal(b"ab"), 1)}, "#")
-    state = CompiledGrammar(
-        engine=ENGINE, start_state=ENGINE.machine.start_of(lower(grammar, ENGINE.machine.space, {}))
-    ).initial()
+    state = compile_grammar(grammar, ENGINE).initial()
     words = np.full(VOCABULARY.num_words, -1, dtype=np.int32)
     state.mask(words)
     allowed = VOCABULARY.unpack(words).tolist()
