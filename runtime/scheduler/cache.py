@@ -42,8 +42,8 @@ class Found(NamedTuple):
     head: Head | None
     """Of the page after those."""
     key: PathKey
-    num_coming: int
-    """Tokens that a running prefill will have computed soon, counted like `num_tokens`; where that is more, wait."""
+    leader: Sequence | None = None
+    """A running prefill that is about to compute more of the same: worth waiting for."""
 
     @property
     def num_tokens(self) -> int:
@@ -79,13 +79,14 @@ class PrefixCache:
     def look(self, seq: Sequence) -> Found:
         """The longest usable prefix: whole pages of the tree, then the head of one page, idle or in work."""
         if self.tree is None:
-            return Found(None, 0, None, "", 0)
+            return Found(None, 0, None, "")
         limit = seq.num_reusable
-        cursor = seq.request.cursor
+        cursor = seq.cursor
         if cursor is not None and cursor.num_tokens > limit:
             cursor = None
         match = self.tree.match(seq.tokens[:limit] if cursor is None else seq.tokens, seq.namespace, cursor)
         match = self._within(match, limit, seq)
+        seq.cursor = match.cursor  # where the next look goes on from
         return self._with_head(seq, match, limit)
 
     def _within(self, match: Match, limit: int, seq: Sequence) -> Match:
@@ -105,10 +106,10 @@ class PrefixCache:
         head = (
             Head(match.partial.page, match.partial.num_tokens) if match.partial and match.partial.num_tokens else None
         )
-        found, num_coming = self.open_pages.find(key, wanted)
+        found, leader = self.open_pages.find(key, wanted)
         if found is not None and (head is None or found.num_tokens > head.num_tokens or found.tail is not None):
             head = Head(*found) if head is None or found.num_tokens >= head.num_tokens else head
-        return Found(match, whole, head, key, whole + num_coming)
+        return Found(match, whole, head, key, leader)
 
     def _key_of(self, match: Match) -> PathKey:
         """The open pages of a path are kept under its last whole page; those of the root under the namespace."""

@@ -48,6 +48,7 @@ class OpenPages:
 
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
+        self._worth_waiting = max(1, page_size // 4)
         self._tails: dict[PathKey, list[Tail]] = {}
         self._idle: OrderedDict[Tail, None] = OrderedDict()
         self._running: dict[PathKey, dict[Sequence, None]] = {}
@@ -59,23 +60,25 @@ class OpenPages:
 
     # Finding ---------------------------------------------------------------------------------------------------------
 
-    def find(self, key: PathKey, wanted: NDArray[np.int32]) -> tuple[OpenHead | None, int]:
-        """The open page whose head has most of `wanted`, and how many of `wanted` a running prefill is about to
-        have."""
+    def find(self, key: PathKey, wanted: NDArray[np.int32]) -> tuple[OpenHead | None, Sequence | None]:
+        """The open page whose head has most of `wanted`; and the running prefill, if there is one, that will soon have
+        more of it than that."""
         best: OpenHead | None = None
         for tail in self._tails.get(key, ()):
             shared = common_prefix(tail.tokens, wanted)
             if shared > (best.num_tokens if best else 0):
                 best = OpenHead(tail.page, shared, tail)
-        num_coming = best.num_tokens if best else 0
+        num_coming, leader = 0, None
         for index, seq in enumerate(reversed(self._running.get(key, {}))):
-            if num_coming == len(wanted) or index == _MAX_LOOKED_AT:
+            if (best is not None and best.num_tokens == len(wanted)) or index == _MAX_LOOKED_AT:
                 break
             head, coming = self._compare(seq, wanted)
             if head.num_tokens > (best.num_tokens if best else 0):
                 best = head
-            num_coming = max(num_coming, coming)
-        return best, num_coming
+            if coming > num_coming:
+                num_coming, leader = coming, seq
+        is_behind = leader is not None and num_coming - (best.num_tokens if best else 0) >= self._worth_waiting
+        return best, leader if is_behind else None
 
     def _compare(self, seq: Sequence, wanted: NDArray[np.int32]) -> tuple[OpenHead, int]:
         """What `seq` has of `wanted`, and what it will have when its prompt is computed."""

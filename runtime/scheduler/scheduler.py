@@ -8,7 +8,6 @@ can, and it goes on later with the same tokens.
 """
 
 import heapq
-import itertools
 from dataclasses import dataclass
 
 from ramet.radix.node import Cursor
@@ -81,7 +80,6 @@ class Scheduler:
         self.cache, self.order, self.admission, self.clock = cache, order, admission, clock
         self.counters = Counters()
         self._max_running = min(admission.max_running, admission.max_step_tokens)  # each decodes in every step
-        self._worth_waiting = max(1, cache.page_size // 4)
         self._running: dict[int, Sequence] = {}
         self._waiting = WaitingRoom(order)
         self._all: dict[int, Sequence] = {}
@@ -227,13 +225,17 @@ class Scheduler:
         if self._waiting.is_stale(now):
             self._look_again()
             self._waiting.rank_again(now)
-        for seq in list(itertools.islice(self._waiting, _MAX_LOOKUPS)):
-            if draft.num_left <= 0 or len(self._running) >= self._max_running:
+        num_looks = 0
+        for seq in list(self._waiting):
+            if draft.num_left <= 0 or len(self._running) >= self._max_running or num_looks == _MAX_LOOKUPS:
                 return
+            if seq.is_following:
+                continue
+            num_looks += 1
             found = self.cache.look(seq)
-            if found.num_coming - found.num_tokens >= self._worth_waiting:
-                continue  # a running prompt is computing what this one needs: join it when that is done
-            if not self._admit(seq, found, draft, now):
+            if found.leader is not None:  # a running prompt is computing what this one needs: join it when that is done
+                seq.follow(found.leader)
+            elif not self._admit(seq, found, draft, now):
                 return  # no overtaking: who is first in line and too large now will fit later
 
     def _look_again(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
+from ramet.radix.key import as_tokens, common_prefix
 from ramet.radix.lease import Lease
 from ramet.radix.node import Cursor
 from ramet.runtime.detokenizer import Decoded
@@ -99,6 +100,12 @@ class Sequence:
     """The executor knows it."""
     rank: tuple[float, ...] = ()
     """Its place in the line, as the order last saw it."""
+    cursor: Cursor | None = None
+    """Where the last look into the tree ended."""
+    leader: "Sequence | None" = None
+    """A running sequence that computes what this one needs, ..."""
+    joins_at: int = 0
+    """... until it has so many tokens."""
     num_matched: int = 0
     """Cached tokens when last looked up: what `lpm` ranks by."""
     num_prompt: int = 0
@@ -131,7 +138,7 @@ class Sequence:
         self.num_prompt = len(request.tokens)
         room, wanted = request.context_length - self.num_prompt, request.spec.max_tokens
         self.max_output = room if wanted is None else min(wanted, room)
-        self.num_known = request.num_known
+        self.num_known, self.cursor = request.num_known, request.cursor
         if self.spec.prompt_logprobs is not None and self.spec.prompt_logprobs_start == 0:
             self.prompt_logprobs.append(TokenLogprob(self.tokens[0], None))
 
@@ -181,6 +188,21 @@ class Sequence:
             return None
         index = self.spec.prompt_logprobs_start + len(self.prompt_logprobs)
         return index if index < self.num_prompt else None
+
+    def follow(self, leader: "Sequence") -> None:
+        """Wait until `leader` has computed what both begin with."""
+        start = leader.num_computed
+        ours, theirs = (as_tokens(each.tokens[start : self.num_reusable]) for each in (self, leader))
+        self.leader, self.joins_at = leader, start + common_prefix(ours, theirs)
+
+    @property
+    def is_following(self) -> bool:
+        """Is what it waits for still being computed?"""
+        leader = self.leader
+        if leader is not None and leader.is_running and leader.num_computed < self.joins_at:
+            return True
+        self.leader = None
+        return False
 
     # What it wants of a step -----------------------------------------------------------------------------------------
 
