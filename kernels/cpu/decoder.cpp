@@ -22,6 +22,7 @@
 #include <string>
 
 #include "attention.h"
+#include "ceilings.h"
 #include "gemm.h"
 #include "pack.h"
 #include "pool.h"
@@ -895,6 +896,16 @@ int ramet_forward(void* handle, const RametStep* step) {
 }
 
 void ramet_statistics(void* handle, RametStatistics* out) { *out = ((Model*)handle)->statistics; }
+// Bytes per second of reading, and int8 multiply-adds per second: see ceilings.h. Not during a step.
+void ramet_ceilings(void* handle, double* read, double* int8) {
+  Model& m = *(Model*)handle;
+  std::lock_guard<std::mutex> lock(m.busy);
+  Buffer big;
+  const size_t size = size_t(256) << 20;
+  uint8_t* data = (uint8_t*)big.at_least(size);
+  std::memset(data, 1, size);
+  *read = measure_read(*m.team, data, size), *int8 = measure_int8(*m.team);
+}
 void ramet_limit_threads(void* handle, int num) { ((Model*)handle)->team->limit(num); }
 
 }  // extern "C"

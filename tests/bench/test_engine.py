@@ -1,0 +1,44 @@
+"""The benchmark of the native decoder: what it steps, and that it refuses to report a wrong decoder."""
+
+from typing import Any
+
+import pytest
+
+from ramet.bench.engine import Bench, Peer, decode_batch, one_row, prompt_batch
+from ramet.bench.form import NotCorrect
+from ramet.runtime.errors import ModelNotFound, Unavailable
+from ramet.runtime.weights.discover import find_default_model
+
+
+def test_decode_rows_have_pages_of_their_own_and_write_their_last_slot() -> None:
+    batch = decode_batch(3, 33)
+    assert batch.page_tables.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert batch.slots.tolist() == [2 * 16, 5 * 16, 8 * 16]
+    assert one_row(batch, 1).slots.tolist() == [5 * 16]
+
+
+def test_a_prompt_is_one_row_from_the_start() -> None:
+    batch = prompt_batch([5, 6, 7])
+    assert batch.slots.tolist() == batch.positions.tolist() == [0, 1, 2]
+    assert batch.output_rows.tolist() == [2]
+
+
+def test_a_peer_without_an_environment_says_where_it_is_looked_for(tmp_path: Any) -> None:
+    with pytest.raises(Unavailable, match="environment of its own"):
+        Peer("llama-cpp-python", tmp_path, tmp_path)
+    with pytest.raises(Unavailable, match="no peer"):
+        Peer("nobody", tmp_path, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_wrong_decoder_gets_no_figures() -> None:
+    try:
+        find_default_model()
+    except ModelNotFound:
+        pytest.skip("the default model is not installed")
+    bench = Bench({"quick": 1})
+    bench.check()
+    right = bench.model.forward
+    bench.model.forward = lambda batch, kv: right(batch, kv) * 0.8  # type: ignore[method-assign]
+    with pytest.raises(NotCorrect, match="perplexity"):
+        bench.check()
