@@ -15,16 +15,47 @@ from urllib.parse import unquote, urldefrag, urljoin
 from ramet.constrained.json_schema.text import Json, escape, identity, refuse
 
 SINGLE = frozenset(
-    "additionalProperties propertyNames items additionalItems contains not if then else unevaluatedItems "
-    "unevaluatedProperties".split()
+    [
+        "additionalProperties",
+        "propertyNames",
+        "items",
+        "additionalItems",
+        "contains",
+        "not",
+        "if",
+        "then",
+        "else",
+        "unevaluatedItems",
+        "unevaluatedProperties",
+    ]
 )
 """Keywords that hold one subschema (`items` may also hold a list)."""
-LISTS = frozenset("allOf anyOf oneOf prefixItems items".split())
-MAPS = frozenset("properties patternProperties dependentSchemas dependencies".split())
+LISTS = frozenset(["allOf", "anyOf", "oneOf", "prefixItems", "items"])
+MAPS = frozenset(["properties", "patternProperties", "dependentSchemas", "dependencies"])
 DEFINITIONS = ("$defs", "definitions")
 ANNOTATIONS = frozenset(
-    "$schema $id id $comment $vocabulary $anchor $dynamicAnchor title description default examples example readOnly "
-    "writeOnly deprecated contentEncoding contentMediaType contentSchema $defs definitions".split()
+    [
+        "$schema",
+        "$id",
+        "id",
+        "$comment",
+        "$vocabulary",
+        "$anchor",
+        "$dynamicAnchor",
+        "title",
+        "description",
+        "default",
+        "examples",
+        "example",
+        "readOnly",
+        "writeOnly",
+        "deprecated",
+        "contentEncoding",
+        "contentMediaType",
+        "contentSchema",
+        "$defs",
+        "definitions",
+    ]
 )
 """Keywords of the specification that assert nothing."""
 ASSERTIONS = (
@@ -32,9 +63,32 @@ ASSERTIONS = (
     | LISTS
     | MAPS
     | frozenset(
-        "type enum const minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minLength maxLength pattern format "
-        "required minProperties maxProperties dependentRequired minItems maxItems uniqueItems minContains maxContains "
-        "$ref $dynamicRef $recursiveRef".split()
+        [
+            "type",
+            "enum",
+            "const",
+            "minimum",
+            "maximum",
+            "exclusiveMinimum",
+            "exclusiveMaximum",
+            "multipleOf",
+            "minLength",
+            "maxLength",
+            "pattern",
+            "format",
+            "required",
+            "minProperties",
+            "maxProperties",
+            "dependentRequired",
+            "minItems",
+            "maxItems",
+            "uniqueItems",
+            "minContains",
+            "maxContains",
+            "$ref",
+            "$dynamicRef",
+            "$recursiveRef",
+        ]
     )
 )
 """Keywords that Ramet has an opinion on; any other name is an annotation."""

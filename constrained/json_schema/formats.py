@@ -13,7 +13,6 @@ from ramet.constrained.json_schema.records import Strings
 from ramet.constrained.regex.dfa import Dfa
 from ramet.constrained.regex.language import language as pattern_language
 
-
 ANYTHING = r"[\s\S]*"
 
 

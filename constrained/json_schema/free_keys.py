@@ -75,7 +75,9 @@ def _single_names(record: Objects, declared: frozenset[str]) -> frozenset[str]:
 def _atoms(record: Objects) -> Iterator[Dfa]:
     """The languages that cut the free keys, each once; those of a few texts are handled text by text."""
     found = {language for keys in _key_sets(record) for language in keys.languages}
-    yield from sorted((d for d in found if not languages.few(d) and not d.is_empty), key=lambda d: (len(d.rows), repr(d.rows)))
+    yield from sorted(
+        (d for d in found if not languages.few(d) and not d.is_empty), key=lambda d: (len(d.rows), repr(d.rows))
+    )
 
 
 def _cut(excluded: frozenset[str], atoms: list[Dfa]) -> Iterator[tuple[Dfa, frozenset[Dfa]]]:

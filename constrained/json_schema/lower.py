@@ -36,8 +36,8 @@ def lower(spec: JsonSchema) -> Lowered:
     try:
         return _lower(spec)
     except RecursionError:
-        json_text.refuse("a schema of ordinary nesting", "one nested or chained too deeply", "", "Flatten the schema.",
-                         code="limit_depth")  # fmt: skip
+        got = "one nested or chained too deeply"
+        json_text.refuse("a schema of ordinary nesting", got, "", "Flatten the schema.", code="limit_depth")
 
 
 def lower_object(spec: JsonObject) -> Lowered:

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Literal, NoReturn
 
-
 from ramet.constrained.automaton import ir
 from ramet.constrained.json_schema import languages, numbers, stepwise
 from ramet.constrained.json_schema.algebra import Algebra, Unsupported
@@ -104,8 +103,8 @@ class Lowering:
     def _body(self, goal: Goal) -> ir.Expr:
         records = [record for kind in TYPES for record in self.algebra.alternatives(goal, kind)]
         try:
-            return _alternatives(list(self._scalars(records)) + [self._composite(record) for record in records
-                                                                  if isinstance(record, (Arrays, Objects))])  # fmt: skip
+            composites = [self._composite(record) for record in records if isinstance(record, (Arrays, Objects))]
+            return _alternatives([*self._scalars(records), *composites])
         except TooManyStates as problem:
             self.refuse(str(problem), keyword=self._costly_keyword())
         except TooManyClasses:

@@ -13,7 +13,7 @@ from typing import NoReturn, TypeAlias
 
 from ramet.runtime.errors import GrammarRefused
 
-Json: TypeAlias = "None | bool | int | Decimal | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | Decimal | float | str | list[Json] | dict[str, Json] | None"
 """A parsed JSON value. Floats never come from `parse`; values handed in by callers may hold them."""
 
 MAX_BYTES = 1 << 20
@@ -76,7 +76,7 @@ def is_number(value: object) -> bool:
 
 
 def identity(value: Json) -> object:
-    """A hashable key, equal for values that JSON Schema holds equal: 1 == 1.0, true is no number, order of keys is free."""
+    """A hashable key, equal for values that JSON Schema holds equal: 1 == 1.0, but true != 1; order of keys is free."""
     match value:
         case None | bool():
             return (type(value).__name__, value)

@@ -176,11 +176,13 @@ def _unique(values: Json, wanted: Json) -> bool:
 
 
 def _all_of(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
-    return all([_into(v, literal, value, at, outcome) for literal in _literals(v, schema, "allOf")])
+    passed = [_into(v, literal, value, at, outcome) for literal in _literals(v, schema, "allOf")]  # each leaves notes
+    return all(passed)
 
 
 def _any_of(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
-    return any([_into(v, literal, value, at, outcome) for literal in _literals(v, schema, "anyOf")])
+    passed = [_into(v, literal, value, at, outcome) for literal in _literals(v, schema, "anyOf")]  # each leaves notes
+    return any(passed)
 
 
 def _one_of(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:

@@ -1,8 +1,9 @@
 """How many schemas are enforced exactly, and what a compile and a mask cost: `ramet bench grammar --suite S --data F`.
 
 Suites: jsonschemabench (`{id, schema, tests: [{instance, valid}]}`), json-schema-test-suite (the same with `optional`,
-whose rows are left out, and `draft`), micro (`{name, schema, accept, reject}`, texts). A schema is right if every valid text is accepted to its end and every
-invalid one refused. Instances are written as `json.dumps` writes them, under `unsupported="error"`.
+whose rows are left out, and `draft`), micro (`{name, schema, accept, reject}`, texts). A schema is right if every valid
+text is accepted to its end and every invalid one refused. Instances are written as `json.dumps` writes them, under
+`unsupported="error"`.
 
 Key order is asked of nobody in these files: instances come in orders of their own. So `right` is counted with
 `any_order`, and `right_declared_order` with the default, which writes keys in the order of the schema.
