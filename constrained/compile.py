@@ -15,8 +15,11 @@ from ramet.constrained.automaton import ir
 from ramet.constrained.automaton.lowering import lower
 from ramet.constrained.cache import GrammarCache
 from ramet.constrained.grammar import CompiledGrammar, Engine, NetworkGrammar
+from ramet.constrained.lark.automaton import LarkGrammar
+from ramet.constrained.lark.gbnf import is_gbnf
+from ramet.constrained.lark.load import load
 from ramet.constrained.segments import compose
-from ramet.constrained.spec import Spec
+from ramet.constrained.spec import Lark, Spec
 from ramet.constrained.vocabulary import Vocabulary
 from ramet.runtime.errors import GrammarRefused
 
@@ -52,4 +55,6 @@ def cache_of(vocabulary: Vocabulary) -> GrammarCache:
 
 
 def _compile(spec: Spec, engine: Engine) -> CompiledGrammar:
+    if isinstance(spec, Lark) and not is_gbnf(spec.grammar):
+        return LarkGrammar(load(spec.grammar, spec.start), engine.vocabulary)
     return compile_grammar(compose(spec), engine)

@@ -12,6 +12,7 @@ from ramet.constrained import spec as specs
 from ramet.constrained.automaton import ir
 from ramet.constrained.automaton.references import renamed
 from ramet.constrained.json_schema.lower import lower, lower_object
+from ramet.constrained.lark.gbnf import is_gbnf, translate
 from ramet.constrained.ledger import LedgerEntry
 from ramet.constrained.regex import dfa as regular
 from ramet.constrained.regex.dfa import MAX_BYTE, Dfa, Edge, Row, joined
@@ -61,7 +62,9 @@ def expression(spec: specs.Spec, composed: Composed, at: str) -> ir.Expr:
         case specs.Choice():
             return ir.Lang(_choices(spec.choices, f"{at}.choices"))
         case specs.Lark():
-            raise NotBuilt("A Lark grammar", hint="Use json_schema, regex or choices.")
+            if not is_gbnf(spec.grammar):
+                raise NotBuilt("A Lark grammar inside a sequence", hint="Use it alone, or write the part as GBNF.")
+            return composed.include(translate(spec.grammar, spec.start, at=f"{at}.grammar"))
         case specs.Text():
             return ir.Lang(text_until(spec.until))
         case specs.Literal_():

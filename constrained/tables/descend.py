@@ -7,13 +7,14 @@ say where a state has exits. States that are not made yet are made on the way.
 """
 
 import ctypes
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ramet.constrained.automaton.items import UNBOUNDED
-from ramet.constrained.automaton.machine import ACTS, EXITS, UNMADE, Machine
+from ramet.constrained.automaton.machine import ACTS, EXITS, UNMADE
 from ramet.constrained.tables.native import load_library
 from ramet.constrained.tables.trie import Ints, Trie
 
@@ -31,6 +32,17 @@ class Descended(NamedTuple):
     """[C, 5] Places reached in a narrower window than the start's, where a token ends."""
 
 
+class Rows(Protocol):
+    """A deterministic byte automaton that is made on demand; see `automaton.machine` for the arrays."""
+
+    targets: npt.NDArray[np.int32]
+    actions: npt.NDArray[np.int16]
+    flags: npt.NDArray[np.uint8]
+    action_table: npt.NDArray[np.int32]
+
+    def make_all(self, states: Iterable[int]) -> None: ...
+
+
 class Descent(Protocol):
     """The contract."""
 
@@ -41,7 +53,7 @@ class Descent(Protocol):
         """Mark the tokens of places whose window holds the counter."""
 
 
-def best_descent(machine: Machine, trie: Trie) -> Descent:
+def best_descent(machine: Rows, trie: Trie) -> Descent:
     """The native one where it can be had."""
     library = load_library()
     return NumpyDescent(machine, trie) if library is None else NativeDescent(machine, trie, library)
@@ -58,7 +70,7 @@ def places(nodes: Ints, state: int, low: int, high: int, add: int) -> Ints:
 class NumpyDescent:
     """Level by level: some thirty array operations a level."""
 
-    def __init__(self, machine: Machine, trie: Trie) -> None:
+    def __init__(self, machine: Rows, trie: Trie) -> None:
         self.machine, self.trie = machine, trie
 
     def __call__(self, starts: Ints, low: int, high: int, words: Ints) -> Descended:
@@ -113,7 +125,7 @@ class NumpyDescent:
 class NativeDescent:
     """One scan in C++; its buffers are kept and grow. The machine's lock is held, so one thread runs at a time."""
 
-    def __init__(self, machine: Machine, trie: Trie, library: ctypes.CDLL) -> None:
+    def __init__(self, machine: Rows, trie: Trie, library: ctypes.CDLL) -> None:
         self.machine, self.trie = machine, trie
         self._run, self._mark = library.ramet_descend, library.ramet_mark
         self._run.restype, self._mark.restype = ctypes.c_int32, None
