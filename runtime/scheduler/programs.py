@@ -119,6 +119,8 @@ class Program:
     """Seconds served in finished calls (the priority of PLAS)."""
     waited_s: float = 0.0
     served_s: float = 0.0
+    counter: float = 0.0
+    """Tokens it had, an output token for two (the virtual counter of VTC)."""
     turns: dict[int, Turn] = field(default_factory=dict)
     num_turns: int = 0
     gap: Gap | None = None
@@ -157,6 +159,10 @@ class ProgramTable:
         self.virtual = VirtualTime()
         self.classes: dict[tuple[str, str], ClassHistory] = defaultdict(ClassHistory)
         self.num_done = 0
+        self.full_until_s = float("-inf")
+        """Until then no new program is tried: one did not fit, and no other has ended since."""
+        self.must_rank = False
+        """Who stands where has changed: the line is ranked again at the next step."""
         self._programs: dict[str, Program] = {}
         self._growth: dict[tuple[str, str], list[int]] = defaultdict(list)
 
@@ -221,6 +227,7 @@ class ProgramTable:
         turn.service += service
         program.served_s += seconds
         program.attained += service
+        program.counter += row.new_tokens if row.is_prefill else 2.0 * row.new_tokens
 
     def suspend(self, program_id: str, request_id: int, now_s: float) -> None:
         """A running turn stepped back for others; it waits again."""
@@ -257,12 +264,18 @@ class ProgramTable:
         if program is None:
             return None
         self.estimator.forget(program_id)
+        if self.full_until_s > float("-inf"):
+            self.full_until_s, self.must_rank = float("-inf"), True
         self.virtual.leave(program.share)
         if program.attained > 0:
             self.classes[program.class_key].complete(program.attained)
         program.state = State.DONE
         self.num_done += 1
         return program
+
+    def refuse(self, until_s: float) -> None:
+        """A program did not fit: until something changes, those that were let in go before all others."""
+        self.full_until_s, self.must_rank = until_s, True
 
     # What is expected ------------------------------------------------------------------------------------------------
 

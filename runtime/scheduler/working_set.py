@@ -25,6 +25,8 @@ class WorkingSetConfig:
     prefill_share: float = 0.5
     high_water: float = 0.98
     """Share of the pages that may be leased when a turn starts; programs are bounded by theta before that."""
+    retry_s: float = 5.0
+    """After one did not fit, the next is tried when a program ended, or after so long."""
     theta: float = 0.6
     """Start of the admitted share of the pool."""
     theta_min: float = 0.3
@@ -109,7 +111,9 @@ class ProgramAdmission:
         held = self._set.tokens(self._clock.now(), num_leased * self._page_size)
         need = num_new_pages * self._page_size + self._table.expected_growth(program.class_key)
         program.is_admitted = held + need <= self.theta * num_pages * self._page_size
-        if program.is_admitted:
+        if not program.is_admitted:
+            self._table.refuse(self._clock.now() + self.config.retry_s)
+        else:
             self._set.add(self._table.expected_growth(program.class_key))  # its prompt is leased from now on
         return program.is_admitted
 

@@ -20,6 +20,7 @@ from ramet.runtime.scheduler.policies.gittins import gittins
 from ramet.runtime.scheduler.policies.las import atlas, las
 from ramet.runtime.scheduler.policies.longest_prefix import LongestPrefixFirst
 from ramet.runtime.scheduler.policies.program_fcfs import program_fcfs
+from ramet.runtime.scheduler.policies.programs import ProgramOrder, never
 from ramet.runtime.scheduler.program_feed import ProgramFeed
 from ramet.runtime.scheduler.programs import Gap, Program, ProgramTable
 from ramet.runtime.scheduler.retention import RetentionOrder
@@ -163,6 +164,12 @@ def _pause(parts: Parts) -> Built:
     return Built(order, admission, LeastRecentlyUsed(), admission.before_step)
 
 
+def _token_counter(parts: Parts) -> Built:
+    """VTC: who has had the fewest tokens goes first; an output token counts for two."""
+    order = ProgramOrder(parts.table, lambda program, turn, now: (program.counter,), never, by_admission=False)
+    return Built(order, parts.page_admission(), LeastRecentlyUsed())
+
+
 def _oracle(parts: Parts) -> Built:
     return Built(gittins(parts.table), parts.working_set(), FarthestNextUse(parts.returns_at))
 
@@ -178,6 +185,7 @@ POLICIES: dict[str, Builder] = {
     "ttl": _ttl,
     "ttl-2s": _ttl_fixed,
     "pause": _pause,
+    "vtc": _token_counter,
     "gittins": _ours(),
     "oracle": _oracle,
     "gittins-no-retention": _ours(retention=False),

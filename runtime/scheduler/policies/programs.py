@@ -1,8 +1,8 @@
 """What all orders of programs have in common. Each policy adds an index: how urgent is this program's turn?
 
-Rank, smallest first: programs that were let in, then those that came back to nothing, then new ones (so that one that
-does not fit yet blocks none of those that do); in each, starving ones before the rest, oldest first; then the index;
-then who runs before who waits, for a tie is no reason to change horses; then arrival.
+Rank, smallest first. While memory is full: programs that were let in, then those that came back to nothing, then new
+ones, so that one that does not fit blocks none of those that do. Then starving ones before the rest, oldest first; then
+the index; then who runs before who waits, for a tie is no reason to change horses; then arrival.
 """
 
 from collections.abc import Callable
@@ -37,20 +37,27 @@ class ProgramOrder:
     ) -> None:
         """`by_admission`  programs that were let in go first; False where nothing lets programs in"""
         self._table, self._index, self._is_starving = table, index, is_starving
-        self._by_admission, self.refresh_s = by_admission, refresh_s
+        self._by_admission, self._refresh_s = by_admission, refresh_s
+
+    @property
+    def refresh_s(self) -> float:
+        """At once, where the table says so."""
+        return 0.0 if self._table.must_rank else self._refresh_s
 
     def rank(self, seq: Sequence, now_s: float) -> tuple[float, ...]:
+        self._table.must_rank = False
         program = self._table.find(seq.program_id)
         turn = program.turns.get(seq.id) if program is not None else None
         if program is None or turn is None:
             return (2.0, 1.0, seq.arrived_s, seq.arrival)  # a plain request: as a new program
-        tier = self._tier(program)
+        tier = self._tier(program, now_s)
         if self._is_starving(program, turn, now_s):
             return (tier, 0.0, program.arrived_s, seq.arrival)
         index = self._index(program, turn, now_s)
         return (tier, 1.0, *index, not seq.is_running, program.arrived_s, seq.arrival)
 
-    def _tier(self, program: Program) -> float:
-        if program.is_admitted or not self._by_admission:
+    def _tier(self, program: Program, now_s: float) -> float:
+        """While memory is full, who was let in goes before who was not."""
+        if program.is_admitted or not self._by_admission or now_s >= self._table.full_until_s:
             return 0.0
         return 1.0 if program.num_turns > 1 else 2.0

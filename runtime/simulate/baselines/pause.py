@@ -52,6 +52,7 @@ class PausedPrograms:
             self._next_tick_s = now + TICK_S
             self._resume(now)
             self._pause(now)
+            self._table.refuse(float("inf"))  # who is paused always stands behind who is not
 
     def _resume(self, now: float) -> None:
         remaining = self._remaining(now, decayed=True)

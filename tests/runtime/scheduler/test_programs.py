@@ -117,14 +117,18 @@ def test_orders_of_programs() -> None:
     assert mine.rank(new, 7.0) < mine.rank(old, 7.0), "a class that knows nothing goes by attained service"
 
 
-def test_a_new_program_stands_behind_those_that_were_let_in() -> None:
+def test_while_memory_is_full_a_new_program_stands_behind_those_that_were_let_in() -> None:
     table = ProgramTable(POOL)
     opened(table, "inside"), opened(table, "outside")
     run_turn(table, "inside", 1, 0.0, 900.0)
     table.queue("inside", 2, 1.0)
     table.queue("outside", 3, 1.0)
     order = gittins(table)
-    assert order.rank(sequence("inside", 2, 1.0), 2.0) < order.rank(sequence("outside", 3, 1.0), 2.0)
+    inside, outside = sequence("inside", 2, 1.0), sequence("outside", 3, 1.0)
+    assert order.rank(outside, 2.0) < order.rank(inside, 2.0), "there is room: it has had least"
+    table.refuse(until_s=10.0)
+    assert order.refresh_s == 0.0 and order.rank(inside, 2.0) < order.rank(outside, 2.0)
+    assert order.rank(outside, 11.0) < order.rank(inside, 11.0), "it is tried again after a while"
 
 
 # What waiting KV is worth
