@@ -1,0 +1,7 @@
+"""What `ramet demo` and `make demo` run: roles, gen, a fork of 4, a join, a select and a second turn, on a real
+model."""
+
+from ramet.cli.demo import tour
+
+if __name__ == "__main__":
+    tour()
