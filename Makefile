@@ -43,3 +43,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-dev.txt
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info
+
+# Real agent frameworks against a real server, each in an environment of its own: minutes, and the network for the first run.
+test-clients: $(STAMP)
+	scripts/test-clients $(CLIENTS)

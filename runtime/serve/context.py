@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ramet.runtime.client import EngineClient
 from ramet.runtime.errors import Busy
 from ramet.runtime.serve.config import ServeConfig
+from ramet.runtime.serve.kept import KeptBranches
 from ramet.runtime.serve.parts import Chain, Parser, PlainText
 from ramet.runtime.serve.prompt import PromptRenderer
 from ramet.runtime.serve.reasoning import think_tags
@@ -26,6 +27,7 @@ class ServeContext:
     thinks: bool
     """The model writes its reasoning between think tags."""
     config: ServeConfig
+    kept: KeptBranches
     own_turns: OwnTurns = field(default_factory=OwnTurns)
     in_flight: int = 0
 

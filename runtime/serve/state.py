@@ -10,6 +10,7 @@ from ramet.runtime.errors import RametError, Unavailable
 from ramet.runtime.literals import TextCodec
 from ramet.runtime.serve.config import ServeConfig
 from ramet.runtime.serve.context import ServeContext
+from ramet.runtime.serve.kept import KeptBranches
 from ramet.runtime.serve.programs import OpenPrograms
 from ramet.runtime.serve.prompt import PromptRenderer
 from ramet.runtime.serve.reasoning import think_tags
@@ -89,5 +90,6 @@ def make_context(
         renderer=PromptRenderer(tokenizer=tokenizer, template=template),
         tool_format=find_format(source, config.tool_format),
         thinks=thinks,
+        kept=KeptBranches(engine, max_branches=config.max_programs, idle_s=config.program_idle_s),
         config=config,
     )

@@ -13,7 +13,8 @@ import msgspec
 
 from ramet.runtime.client import EngineClient
 from ramet.runtime.errors import RametError
-from ramet.runtime.types import BranchHandle, Event, GenerateSpec, ProgramSpec, TokensPiece
+from ramet.runtime.serve.kept import KeptBranches
+from ramet.runtime.types import BranchHandle, Event, Finished, GenerateSpec, ProgramSpec, TokensPiece
 
 T = TypeVar("T")
 
@@ -37,20 +38,46 @@ class Choice(NamedTuple):
     event: Event
 
 
-async def run_turn(engine: EngineClient, turn: Turn) -> AsyncIterator[Choice]:
-    """The events of all choices, as they come. Closing this iterator aborts all of them and frees what they held."""
-    branches = [await engine.open(turn.program)]
+async def run_turn(engine: EngineClient, turn: Turn, kept: KeptBranches) -> AsyncIterator[Choice]:
+    """The events of all choices, as they come. Closing this iterator aborts all of them and frees what they held.
+
+    A turn with one choice goes on from the branch that its program kept, and leaves one behind.
+    """
+    branches = [await _first_branch(engine, turn, kept)]
+    ended = False
     try:
-        await engine.extend(branches[0], [TokensPiece(list(turn.prompt))])
         if turn.n > 1:
             branches += await engine.fork(branches[0], turn.n - 1)
         specs = [_nth_spec(turn.spec, index) for index in range(turn.n)]
         events = _single(engine, branches[0], specs[0]) if turn.n == 1 else _merged(engine, branches, specs)
         async with closing(events) as choices:
             async for choice in choices:
+                ended = isinstance(choice.event, Finished)
                 yield choice
     finally:
-        await asyncio.shield(_close(engine, branches))
+        await asyncio.shield(_end(engine, turn, kept, branches, ended=ended))
+
+
+async def _first_branch(engine: EngineClient, turn: Turn, kept: KeptBranches) -> BranchHandle:
+    """The branch that holds the prompt: a kept one and what is new, or a new one and all of it."""
+    found = await kept.take(turn.program.program_id or "", turn.prompt) if turn.n == 1 else None
+    branch, start = (found.branch, len(found.tokens)) if found else (await engine.open(turn.program), 0)
+    try:
+        await engine.extend(branch, [TokensPiece(list(turn.prompt[start:]))])
+    except BaseException:
+        await asyncio.shield(_close(engine, [branch]))
+        raise
+    return branch
+
+
+async def _end(
+    engine: EngineClient, turn: Turn, kept: KeptBranches, branches: Sequence[BranchHandle], *, ended: bool
+) -> None:
+    if ended and turn.n == 1 and turn.program.program_id:
+        with contextlib.suppress(RametError):
+            await kept.put(turn.program.program_id, branches[0])
+    else:
+        await _close(engine, branches)
 
 
 async def _single(engine: EngineClient, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Choice]:

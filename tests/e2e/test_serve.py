@@ -134,7 +134,6 @@ async def test_disconnect_storm_leaves_nothing_behind(server: Served) -> None:
         for _ in range(5):
             await asyncio.gather(*(one_chunk(i) for i in range(40)), *(walk_away() for _ in range(20)))
     server.wait_for("ramet_requests_running", 0)
-    server.wait_for("ramet_branches", 0)
     assert server.metric("ramet_kv_utilisation") == 0
     answer = httpx.post(f"{server.base}/v1/chat/completions", json={**body, "max_tokens": 4}, timeout=60)
     assert answer.status_code == 200

@@ -6,7 +6,7 @@ from typing import Any
 
 from ramet.runtime.errors import BadRequest
 from ramet.runtime.serve import sse
-from ramet.runtime.serve.adapters.openai_chat import ChatRequest, new_choices, remember
+from ramet.runtime.serve.adapters.openai_chat import ChatRequest, conclude, new_choices
 from ramet.runtime.serve.choice import ChoiceState
 from ramet.runtime.serve.context import ServeContext, new_id
 from ramet.runtime.serve.messages import strip_nonce, text_of
@@ -163,7 +163,7 @@ async def collect(events: AsyncIterator[Choice], request: ChatRequest, context: 
     (state,) = new_choices(request, context, CALL_PREFIX)
     async for _, event in events:
         state.take(event)
-    remember(request, context, [state])
+    await conclude(request, context, [state])
     reason, stop = stop_reason(state)
     usage = total([state.finished] if state.finished else [])
     return _message(request, context, _blocks(state), reason, stop, anthropic_usage(usage))
@@ -220,7 +220,7 @@ async def stream(events: AsyncIterator[Choice], request: ChatRequest, context: S
             yield sse.named(_start(request, context, event))
         for block in [block for part in state.take(event) for block in writer.write(part)]:
             yield sse.named(block)
-    remember(request, context, [state])
+    await conclude(request, context, [state])
     for block in writer.end():
         yield sse.named(block)
     reason, stop = stop_reason(state)

@@ -186,22 +186,30 @@ def new_choices(request: ChatRequest, context: ServeContext, prefix: str = "call
     return [state(number) for number in range(request.turn.n)]
 
 
-def remember(request: ChatRequest, context: ServeContext, states: list[ChoiceState]) -> None:
-    """Keep what was generated, to know it again when the client sends it back."""
+async def conclude(request: ChatRequest, context: ServeContext, states: list[ChoiceState]) -> None:
+    """What follows a turn: remember it, to know its echo, and tell the engine what the program waits for."""
     for state in states:
-        finished = state.finished
-        if finished is None or isinstance(finished.stop, str) or finished.reason not in ("stop", "tool_calls"):
-            continue  # a stop string cut the text inside a token: the tokens say more than the client got
-        ends = context.card.end_token_ids
-        tokens = tuple(state.tokens[:-1] if state.tokens and state.tokens[-1] in ends else state.tokens)
-        own = OwnTurn(
-            tokens=tokens,
-            content=state.content or "",
-            reasoning=state.reasoning,
-            calls=tuple(state.calls),
-            program_id=request.turn.program.program_id or "",
-        )
-        context.own_turns.remember(request.tenant, own)
+        if (own := _own_turn(request, context, state)) is not None:
+            context.own_turns.remember(request.tenant, own)
+    calls = states[0].calls
+    program_id = request.turn.program.program_id
+    if program_id is not None and len(states) == 1:
+        await context.kept.gap(program_id, "tool" if calls else "human", calls[0].name if calls else None)
+
+
+def _own_turn(request: ChatRequest, context: ServeContext, state: ChoiceState) -> OwnTurn | None:
+    """The turn as it may come back; None where a stop string cut the text inside a token, or it did not end."""
+    finished = state.finished
+    if finished is None or isinstance(finished.stop, str) or finished.reason not in ("stop", "tool_calls"):
+        return None
+    has_end = bool(state.tokens) and state.tokens[-1] in context.card.end_token_ids
+    return OwnTurn(
+        tokens=tuple(state.tokens[:-1] if has_end else state.tokens),
+        content=state.content or "",
+        reasoning=state.reasoning,
+        calls=tuple(state.calls),
+        program_id=request.turn.program.program_id or "",
+    )
 
 
 async def collect(
@@ -211,7 +219,7 @@ async def collect(
     states = new_choices(request, context)
     async for number, event in events:
         states[number].take(event)
-    remember(request, context, states)
+    await conclude(request, context, states)
     answer = {
         **_head(request, context, "chat.completion"),
         "choices": [_choice(number, state, request, context, body) for number, state in enumerate(states)],
@@ -235,7 +243,7 @@ async def chunks(
     async for number, event in events:
         for block in _blocks(head, number, states[number], event, request, context, body):
             yield sse.data(block)
-    remember(request, context, states)
+    await conclude(request, context, states)
     if wants_usage:
         usage = openai_usage(total(state.finished for state in states if state.finished))
         first = states[0].finished

@@ -6,7 +6,7 @@ from typing import Any
 
 from ramet.runtime.errors import BadRequest, RametError
 from ramet.runtime.serve import sse
-from ramet.runtime.serve.adapters.openai_chat import ChatRequest, new_choices, remember
+from ramet.runtime.serve.adapters.openai_chat import ChatRequest, conclude, new_choices
 from ramet.runtime.serve.choice import ChoiceState
 from ramet.runtime.serve.context import ServeContext, new_id
 from ramet.runtime.serve.messages import text_of
@@ -186,7 +186,7 @@ async def collect(
         for part in state.take(event):
             writer.write(part)
     writer.end()
-    remember(request, context, [state])
+    await conclude(request, context, [state])
     return finish(response_object(request, context, body, status="in_progress", output=[]), state, writer.output)
 
 
@@ -213,7 +213,7 @@ async def stream(
         return
     for written in writer.end():
         yield block(written)
-    remember(request, context, [state])
+    await conclude(request, context, [state])
     response = finish(response, state, writer.output)
     keep(response)
     yield block({"type": f"response.{response['status']}", "response": response})

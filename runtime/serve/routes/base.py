@@ -50,7 +50,7 @@ async def body_of(http: Request, kind: type[T]) -> T:
 async def numbered(context: ServeContext, turns: Sequence[Turn]) -> AsyncIterator[Choice]:
     """The events of several turns at once: choice k of turn i has number i * n + k."""
     if len(turns) == 1:
-        async with closing(run_turn(context.engine, turns[0])) as choices:
+        async with closing(run_turn(context.engine, turns[0], context.kept)) as choices:
             async for choice in choices:
                 yield choice
         return
@@ -76,7 +76,7 @@ async def _pump(
     context: ServeContext, turn: Turn, index: int, queue: "asyncio.Queue[Choice | RametError | None]"
 ) -> None:
     try:
-        async with closing(run_turn(context.engine, turn)) as choices:
+        async with closing(run_turn(context.engine, turn, context.kept)) as choices:
             async for number, event in choices:
                 queue.put_nowait(Choice(index * turn.n + number, event))
         queue.put_nowait(None)

@@ -73,11 +73,38 @@ def call_object(tool: Tool, argument_key: str = "arguments") -> Spec:
 
 
 def arguments_schema(tool: Tool) -> Spec:
-    """The language of a tool's arguments: always an object, and the tool's own schema."""
-    schema = dict(tool.parameters) or {"type": "object"}
+    """The language of a tool's arguments: always an object, and the tool's own schema, closed where it says nothing."""
+    schema = closed(dict(tool.parameters)) or {"type": "object"}
     schema.setdefault("type", "object")
     unsupported = "error" if tool.strict else "declare"
     return JsonSchema(schema=json.dumps(schema, ensure_ascii=False), unsupported=unsupported)  # type: ignore[arg-type]
+
+
+_COMPOSED = ("allOf", "anyOf", "oneOf", "not", "if", "$ref", "patternProperties", "unevaluatedProperties")
+
+
+def closed(schema: Any) -> Any:
+    """The schema with `additionalProperties: false` wherever an object names its properties and says nothing of others.
+
+    A narrower language, every output of which the tool's schema accepts: arguments that nobody declared help no tool,
+    and small models would write them until they run out of tokens. Composed objects stay open, for their parts name
+    properties for each other.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    inner = {
+        key: {name: closed(item) for name, item in value.items()}
+        if key in ("properties", "$defs", "definitions") and isinstance(value, dict)
+        else closed(value)
+        if key in ("items", "additionalProperties")
+        else [closed(item) for item in value]
+        if key in ("prefixItems", "anyOf", "oneOf") and isinstance(value, list)
+        else value
+        for key, value in schema.items()
+    }
+    if "properties" in inner and "additionalProperties" not in inner and not any(key in inner for key in _COMPOSED):
+        inner["additionalProperties"] = False
+    return inner
 
 
 def one_of(items: Sequence[Spec]) -> Spec:

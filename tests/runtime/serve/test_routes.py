@@ -19,7 +19,15 @@ WEATHER = {
     "function": {
         "name": "get_weather",
         "description": "Weather of a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "n": {"type": "number"}},
+            "required": ["city"],
+        },
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "n": {"type": "number"}},
+            "required": ["city"],
+        },
     },
 }
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city":"Zürich", "n": 1.50}}\n</tool_call>'

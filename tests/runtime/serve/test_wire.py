@@ -16,7 +16,7 @@ from ramet.runtime.serve.protocols.openai_chat import ChatBody, ChatMessage, Fun
 from ramet.runtime.serve.response_store import ResponseStore, StoredResponse
 from ramet.runtime.serve.splice import OwnTurn, OwnTurns
 from ramet.runtime.serve.tools import hermes, plain_json
-from ramet.runtime.serve.tools.base import Call
+from ramet.runtime.serve.tools.base import Call, closed
 
 CONFIG = ServeConfig()
 
@@ -229,3 +229,16 @@ def test_response_store_is_bounded_and_keyed() -> None:
             store.get(key, name)
     store.put("key", StoredResponse(response={"id": "big"}, items=["x" * 20_000]))
     assert len(store) == 0
+
+
+def test_tool_schemas_are_closed_where_they_say_nothing() -> None:
+    schema = {
+        "properties": {"a": {"properties": {"b": {}}}, "c": {"properties": {}, "additionalProperties": True}},
+        "$defs": {"d": {"allOf": [{"properties": {"x": {}}}], "properties": {"y": {}}}},
+    }
+    shut = closed(schema)
+    assert shut["additionalProperties"] is False
+    assert shut["properties"]["a"]["additionalProperties"] is False
+    assert shut["properties"]["c"]["additionalProperties"] is True
+    assert "additionalProperties" not in shut["$defs"]["d"]
+    assert "additionalProperties" not in schema
