@@ -144,20 +144,25 @@ class Face:
         name, turns = self.branch.run.name, len(self.branch.turns)
         return f"<{type(self).__name__} of {name}: {turns} turns, variables {sorted(self.branch.transcript.names())}>"
 
-    async def text_async_iter(self, name: str | None = None, return_meta_data: bool = False) -> AsyncIterator[Any]:
-        """Text as it comes, of one variable or of the whole branch; with `return_meta_data`, (text, meta) pairs."""
-        slot: Slot | None = None
-        if name is not None:
-            slot = await wait_async(self.branch.slot_later(name))
-            pieces = slot.stream.follow_async()
+    async def text_async_iter(self, var_name: str | None = None, return_meta_data: bool = False) -> AsyncIterator[Any]:
+        """Text as it comes, of one variable or of the whole branch.
+
+        return_meta_data: of a variable, (text, meta) pairs; the last has an empty text and the meta of the whole.
+        """
+        if var_name is not None:
+            slot = await wait_async(self.branch.slot_later(var_name))
+            with self._meets_errors():
+                async for piece in slot.stream.follow_async():
+                    yield (piece, meta_info(slot)) if return_meta_data else piece
+                if return_meta_data:
+                    await wait_async(slot.value)
+                    yield "", meta_info(slot)
+        elif (rest := self._rest()) is not None:
+            yield await wait_async(rest)
         else:
-            if (rest := self._rest()) is not None:
-                yield await wait_async(rest)
-                return
-            pieces = self.branch.lane.stream.follow_async(self._watch())
-        with self._meets_errors():
-            async for piece in pieces:
-                yield (piece, meta_info(slot)) if return_meta_data and slot is not None else piece
+            with self._meets_errors():
+                async for piece in self.branch.lane.stream.follow_async(self._watch()):
+                    yield piece
 
     def _rest(self) -> "Future[str] | None":
         """The whole text, where the branch has ended and nothing will stream any more."""
@@ -270,12 +275,15 @@ class State(Face):
         self._wait(slot.value)
         return meta_info(slot)
 
-    def text_iter(self, name: str | None = None) -> Iterator[str]:
+    def text_iter(self, var_name: str | None = None) -> Iterator[str]:
         """Text as it comes, of one variable or of the whole branch."""
-        if name is None and (rest := self._rest()) is not None:
+        if var_name is None and (rest := self._rest()) is not None:
             yield self._wait(rest)
             return
-        follow = self._slot(name).stream.follow() if name is not None else self.branch.lane.stream.follow(self._watch())
+        if var_name is not None:
+            follow = self._slot(var_name).stream.follow()
+        else:
+            follow = self.branch.lane.stream.follow(self._watch())
         with self._meets_errors():
             yield from follow
 
@@ -369,8 +377,8 @@ class AsyncState(Face):
         await self._wait(slot.value)
         return meta_info(slot)
 
-    def text_iter(self, name: str | None = None) -> AsyncIterator[str]:
-        return self.text_async_iter(name)
+    def text_iter(self, var_name: str | None = None) -> AsyncIterator[str]:
+        return self.text_async_iter(var_name)
 
     def fork(self, size: int = 1, position_ids_offset: object = None) -> "AsyncForks":
         _no_offsets(position_ids_offset)

@@ -45,7 +45,7 @@ async def test_async_readers_in_any_loop(scripted: Make) -> None:
     one = [piece async for piece in state.text_async_iter("one")]
     two = [piece async for piece in state.text_async_iter("two", return_meta_data=True)]
     assert "".join(whole) == state.text() and one == ["a", "b", "c"]
-    assert [piece for piece, _ in two] == ["x", "y", "z"]
+    assert [piece for piece, _ in two] == ["x", "y", "z", ""]
     assert two[-1][1]["completion_tokens"] == 3
 
 
