@@ -24,10 +24,6 @@ WEATHER = {
             "properties": {"city": {"type": "string"}, "n": {"type": "number"}},
             "required": ["city"],
         },
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "n": {"type": "number"}},
-            "required": ["city"],
-        },
     },
 }
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city":"Zürich", "n": 1.50}}\n</tool_call>'
