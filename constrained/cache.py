@@ -56,6 +56,16 @@ class GrammarCache:
             self._make(entry, engine, make)
         return entry.future.result()
 
+    def find(self, key: Hashable) -> "Future[CompiledGrammar] | None":
+        """The grammar of this key, made or being made; None if no one asked for it yet."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None or self._is_stale(entry):
+                return None
+            self.statistics.hits += 1
+            self._entries.move_to_end(key)
+            return entry.future
+
     def _entry(self, key: Hashable) -> tuple[_Entry, bool]:
         found = self._entries.get(key)
         if found is not None and not self._is_stale(found):

@@ -17,7 +17,7 @@ from ramet.constrained.cache import GrammarCache
 from ramet.constrained.grammar import CompiledGrammar, Engine, NetworkGrammar
 from ramet.constrained.lark.automaton import LarkGrammar
 from ramet.constrained.lark.gbnf import is_gbnf
-from ramet.constrained.lark.load import load
+from ramet.constrained.lark.load import Tables, load
 from ramet.constrained.segments import compose
 from ramet.constrained.spec import Lark, Spec
 from ramet.constrained.vocabulary import Vocabulary
@@ -30,13 +30,13 @@ _lock = threading.Lock()
 def compile(spec: Spec, vocabulary: Vocabulary) -> CompiledGrammar:
     """The grammar of a spec over a vocabulary. Raises GrammarRefused (a value for the client, with its pointer)."""
     key = msgspec.json.encode(spec)
-    return cache_of(vocabulary).get(key, lambda engine: _compile(spec, engine))
+    return cache_of(vocabulary).get(key, lambda engine: back_end(front_end(spec), engine))
 
 
 def compile_grammar(grammar: ir.Grammar, engine: Engine) -> CompiledGrammar:
     """An intermediate grammar over an engine, without cache."""
     try:
-        with engine.machine.lock:
+        with engine.lowering:
             rule = lower(grammar, engine.machine.space, engine.vocabulary.special)
             return NetworkGrammar(engine, engine.machine.start_of(rule), grammar.notes)
     except RecursionError:
@@ -54,7 +54,15 @@ def cache_of(vocabulary: Vocabulary) -> GrammarCache:
         return found
 
 
-def _compile(spec: Spec, engine: Engine) -> CompiledGrammar:
+def front_end(spec: Spec) -> ir.Grammar | Tables:
+    """The part of a compilation that knows no vocabulary, and in which hostile input can be slow."""
     if isinstance(spec, Lark) and not is_gbnf(spec.grammar):
-        return LarkGrammar(load(spec.grammar, spec.start), engine.vocabulary)
-    return compile_grammar(compose(spec), engine)
+        return load(spec.grammar, spec.start)
+    return compose(spec)
+
+
+def back_end(grammar: ir.Grammar | Tables, engine: Engine) -> CompiledGrammar:
+    """The rest, over an engine."""
+    if isinstance(grammar, Tables):
+        return LarkGrammar(grammar, engine.vocabulary)
+    return compile_grammar(grammar, engine)

@@ -1,6 +1,7 @@
 """Compiled grammars: what reads bytes, bound to a vocabulary. Immutable for their users; caches fill behind them."""
 
 import logging
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -31,6 +32,8 @@ class Engine:
         self.end_words = vocabulary.pack(vocabulary.end_ids)
         self.rows = RowStore(vocabulary.num_words)
         self.drafts: Drafts = {}
+        self.lowering = threading.Lock()
+        """Held while a grammar is lowered; masks of others go on meanwhile."""
 
     @property
     def num_bytes(self) -> int:

@@ -114,7 +114,7 @@ class Space:
         key = (item, position, following)
         found = self._nodes.get(key)
         if found is None:
-            found = self._nodes[key] = Node(self, item, position, following)
+            found = self._nodes.setdefault(key, Node(self, item, position, following))  # atomic: two threads, one node
         return found
 
     def unique(self, item: "Item") -> "Item":
@@ -125,8 +125,9 @@ class Space:
         """The rule with this body; rules of recursive grammars are made with `Rule` and kept by the lowering."""
         found = self._rules.get((body, tag))
         if found is None:
-            found = self._rules[body, tag] = Rule(self, tag)
-            found.define(body, nullable=body.nullable)
+            made = Rule(self, tag)
+            made.define(body, nullable=body.nullable)
+            found = self._rules.setdefault((body, tag), made)
         return found
 
     def recursive_rule(self, key: Hashable) -> "tuple[Rule, bool]":
