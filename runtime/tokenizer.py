@@ -112,11 +112,36 @@ class Tokenizer:
         add_bos        put the begin token first, unless the ids begin with it already
         follows        what stands before the text; only vocabularies that put a space before a text look at it
         """
-        encoder = self._encoder(allow_special, follows)
-        ids: list[int] = encoder.encode(_sound(text), add_special_tokens=False).ids
+        text = _sound(text)
+        cut = self._first_added(text, allow_special) if follows == "text" and self._puts_space_after_special else None
+        if cut is None:
+            ids = self._ids(self._encoder(allow_special, follows), text)
+        else:  # the space is missing at the start only: what follows an added token has it
+            head = _stripped(text[: cut.start()], None, self._added_of[cut[0]])
+            ids = self._ids(self._encoder(allow_special, "text"), head)
+            ids += self._ids(self._encoder(allow_special, "nothing"), text[cut.start() :])
         if add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
+
+    @staticmethod
+    def _ids(encoder: RawTokenizer, text: str) -> list[int]:
+        return list(encoder.encode(text, add_special_tokens=False).ids)
+
+    def _first_added(self, text: str, allow_special: bool) -> re.Match[str] | None:
+        """Where the first added token stands that counts; None where none does."""
+        found = self._added_pattern.search(text)
+        while found is not None and not allow_special and self._added_of[found[0]].special:
+            found = self._added_pattern.search(text, found.start() + 1)
+        return found
+
+    @functools.cached_property
+    def _added_pattern(self) -> re.Pattern[str]:
+        return _any_of(token.content for token in self._added.values())
+
+    @functools.cached_property
+    def _added_of(self) -> dict[str, AddedToken]:
+        return {token.content: token for token in self._added.values()}
 
     def encode_batch(self, texts: Sequence[str], *, allow_special: bool = False) -> list[list[int]]:
         """`encode` of each, in parallel."""
@@ -157,8 +182,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _special_pattern(self) -> re.Pattern[str]:
-        names = "|".join(re.escape(name) for name in self.special_names)
-        return re.compile(f"({names})" if names else "(?!)")
+        return _any_of(self.special_names)
 
     @functools.cached_property
     def _special_of(self) -> dict[str, AddedToken]:
@@ -327,6 +351,12 @@ def add_tokens_in_id_order(raw: RawTokenizer, added: dict[int, AddedToken]) -> N
     """Enter added tokens so that each keeps its id: those new to the vocabulary are numbered in the order of entry."""
     for _, group in _runs_of_same_kind(sorted(added.items())):
         (raw.add_special_tokens if group[0].special else raw.add_tokens)(group)
+
+
+def _any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Matches the longest of these names, as one group; nothing where there is none."""
+    longest_first = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    return re.compile(f"({longest_first})" if longest_first else "(?!)")
 
 
 def _is_blank(character: str) -> bool:
