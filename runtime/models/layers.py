@@ -17,7 +17,7 @@ from ramet.kernels.gated import geglu, swiglu
 from ramet.kernels.kv_write import rope_kv_write
 from ramet.kernels.rmsnorm import rms_norm
 from ramet.kernels.step_attention import StepAttention, plan_attention
-from ramet.runtime.errors import WeightsCorrupt
+from ramet.runtime.errors import NotBuilt, WeightsCorrupt
 from ramet.runtime.models.base import WeightReader
 from ramet.runtime.models.batch import KVPool, StepBatch
 from ramet.runtime.models.config import ModelConfig
@@ -149,7 +149,9 @@ class Decoder:
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, kv: KVPool) -> Tensor:
-        """float32 [O, V]; see `Model`."""
+        """float32 [O, V]; see `Model`. NotBuilt for an int8 pool, whose scales the torch kernels don't read."""
+        if not kv.dtype.is_floating_point:
+            raise NotBuilt(f"a KV pool of {kv.dtype} on the torch model", hint="Use bfloat16, or the native backend.")
         residual = torch.nn.functional.embedding(batch.tokens, self.embedding)  # [T, d]
         if self.embedding_scale != 1.0:
             residual *= self.embedding_scale
