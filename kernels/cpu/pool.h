@@ -45,24 +45,25 @@ class Adaptive {
  public:
   explicit Adaptive(int full) : full_(full), active_(full) {}
   int active() const { return active_; }
-  void observe(double waited_share) {
-    if (active_ < full_ && --rest_ <= 0) {
+  void observe(double waited_share, double now_s) {
+    if (active_ < full_ && now_s >= retry_at_s_) {
       active_ = full_, bad_ = 1;  // a try: two bad steps end it
       return;
     }
     if (active_ == 1 || waited_share < 0.33) {
-      if (active_ == full_ && bad_ == 0) while_ = FIRST_WHILE;
+      if (active_ == full_ && bad_ == 0) while_s_ = SHORTEST_S;
       bad_ = 0;
     } else if (++bad_ >= 3) {
-      active_--, bad_ = 0, rest_ = while_;
-      while_ = while_ < LONGEST_WHILE ? 2 * while_ : while_;
+      active_--, bad_ = 0, retry_at_s_ = now_s + while_s_;
+      while_s_ = while_s_ < LONGEST_S ? 2 * while_s_ : while_s_;
     }
   }
 
  private:
-  static constexpr int FIRST_WHILE = 16, LONGEST_WHILE = 256;  // steps
+  static constexpr double SHORTEST_S = 0.02, LONGEST_S = 0.5;
   const int full_;
-  int active_, bad_ = 0, rest_ = 0, while_ = FIRST_WHILE;
+  int active_, bad_ = 0;
+  double retry_at_s_ = 0, while_s_ = SHORTEST_S;
 };
 
 class Team;
@@ -122,10 +123,11 @@ class Team {
     }
     job.body(*this, job, 0);
     current_.store(nullptr);
-    const double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - began).count();
+    const auto ended = std::chrono::steady_clock::now();
+    const double ns = std::chrono::duration<double, std::nano>(ended - began).count();
     int64_t most = 0;
     for (auto& waited : waited_) most = std::max<int64_t>(most, waited.ns);
-    if (most_ == num_threads_ && ns > 300e3) adaptive_.observe(most / ns);
+    if (most_ == num_threads_ && ns > 300e3) adaptive_.observe(most / ns, std::chrono::duration<double>(ended.time_since_epoch()).count());
   }
   // One phase, on one thread: take units until none is left, then wait until all are done.
   template <class F>

@@ -44,6 +44,7 @@ INLINE i32x16 as_int(f32x16 v) { return (i32x16)v; }
 INLINE i32x16 lane_index() { return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 INLINE f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) { return mask ? yes : no; }
 INLINE f32x16 maximum(f32x16 a, f32x16 b) { return a > b ? a : b; }
+INLINE f32x16 minimum(f32x16 a, f32x16 b) { return a < b ? a : b; }
 INLINE f32x16 absolute(f32x16 v) { return as_float(as_int(v) & 0x7fffffff); }
 INLINE f32x16 to_float(i32x16 v) { return __builtin_convertvector(v, f32x16); }
 
@@ -72,8 +73,11 @@ INLINE i32x16 round_to_int(f32x16 v) {
 #endif
 }
 
-// Sums of the sixteen lanes in one fixed tree.
+// Sum of the sixteen lanes in one fixed tree: halves, quarters, ... (the tree of _mm512_reduce_add_ps).
 INLINE float sum_lanes(f32x16 v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)v);
+#endif
   float x[LANES];
   store(x, v);
   for (int width = 8; width; width /= 2)
@@ -81,6 +85,9 @@ INLINE float sum_lanes(f32x16 v) {
   return x[0];
 }
 INLINE float max_lanes(f32x16 v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)v);
+#endif
   float x[LANES];
   store(x, v);
   for (int width = 8; width; width /= 2)
@@ -146,6 +153,9 @@ INLINE f32x16 load_bf16(const uint16_t* p) {
 }
 // Nearest, ties to even. NaN stays NaN only by luck of its payload: values here are finite.
 INLINE u16x16 to_bf16(f32x16 v) {
+#if defined(__AVX512BF16__)
+  return (u16x16)_mm512_cvtneps_pbh((__m512)v);
+#endif
   const u32x16 x = (u32x16)v;
   return __builtin_convertvector((x + 0x7fff + (x >> 16 & 1)) >> 16, u16x16);
 }
@@ -158,7 +168,7 @@ INLINE uint16_t float_to_bf16(float f) {
 // e^x to within 2 units in the last place; 0 below -87.3, so that a masked score (-inf) weighs exactly nothing.
 INLINE f32x16 exponential(f32x16 x) {
   const f32x16 low = splat(-87.3f), high = splat(88.3f);
-  const f32x16 clamped = x < low ? low : (x > high ? high : x);
+  const f32x16 clamped = maximum(minimum(x, high), low);
   const i32x16 n = round_to_int(clamped * 1.44269504088896341f);
   const f32x16 nf = to_float(n);
   f32x16 r = fma(nf, splat(-0.693359375f), clamped);  // x - n ln 2, in two steps: the first is exact
@@ -170,7 +180,11 @@ INLINE f32x16 exponential(f32x16 x) {
   p = fma(p, r, splat(1.6666665459e-1f));
   p = fma(p, r, splat(5.0000001201e-1f));
   p = fma(p, r * r, r) + 1.0f;
+#if defined(__AVX512F__)
+  const f32x16 scaled = (f32x16)_mm512_scalef_ps((__m512)p, (__m512)nf);
+#else
   const f32x16 scaled = p * as_float((n + 127) << 23);
+#endif
   return select(x < low, splat(0.0f), scaled);
 }
 INLINE float exponential(float x) { return exponential(splat(x))[0]; }
