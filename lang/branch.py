@@ -117,8 +117,6 @@ class Branch:
                 self._scope_end(spoken.name)
             case ir.UseTools():
                 self._use_tools(spoken.tools)
-            case ir.Variable() | ir.Argument():
-                self._literal(str(spoken))
             case list() | tuple():
                 for part in spoken:
                     self._say(part, state, record=record)

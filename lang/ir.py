@@ -110,30 +110,11 @@ class Role(Node):
         return _call(self.role, [repr(self.body)], dict(self.extra))
 
 
-@dataclass(frozen=True)
-class Variable(Node):
-    """The value of a variable, in a traced program, where it has none yet."""
+class Placeholder(str):
+    """Stands for a text that a traced program does not have yet; does what texts do, and reads `{name}` in them."""
 
-    name: str
-
-    def __repr__(self) -> str:
-        return f"s[{self.name!r}]"
-
-    def __str__(self) -> str:
-        return f"{{{self.name}}}"
-
-
-@dataclass(frozen=True)
-class Argument(Node):
-    """An argument of a traced program that was given no value."""
-
-    name: str
-
-    def __repr__(self) -> str:
-        return self.name
-
-    def __str__(self) -> str:
-        return f"{{{self.name}}}"
+    def __new__(cls, name: str) -> "Placeholder":
+        return super().__new__(cls, f"{{{name}}}")
 
 
 @dataclass(frozen=True)

@@ -197,14 +197,18 @@ class Program(Generic[P, R]):
         self._check_names(arguments)
         given = {**self.bound, **arguments}
         placeholders = {
-            name: given.get(name, ir.Argument(name) if parameter.default is parameter.empty else parameter.default)
+            name: given.get(name, ir.Placeholder(name) if parameter.default is parameter.empty else parameter.default)
             for name, parameter in self.parameters.items()
         }
         run = TracingRun(RunSettings(backend=_NoBackend(), name=self.name, program=ProgramSpec()))
-        if self.is_async:
-            asyncio.run(self.function(AsyncState(run.root), **placeholders))
-        else:
-            self.function(State(run.root), **placeholders)
+        try:
+            if self.is_async:
+                asyncio.run(self.function(AsyncState(run.root), **placeholders))
+            else:
+                self.function(State(run.root), **placeholders)
+        except Exception as error:
+            error.add_note(f"  in a trace of {self.name}, where what was not given is a text such as '{{topic}}'")
+            raise
         return Trace(self.name, list(self.parameters), run.root)
 
     # Calls

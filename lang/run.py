@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from ramet.lang.backends.base import Backend
 from ramet.lang.branch import Branch
 from ramet.lang.interpreter import Lane
+from ramet.lang.ir import Placeholder
 from ramet.lang.loop import PROGRAMS, wait_async
 from ramet.lang.site import NOWHERE
 from ramet.lang.values import Slot
@@ -240,10 +241,8 @@ class TracingLane(Lane):
         return done
 
     def launch(self, slot: Slot, work: Callable[[], Any]) -> None:
-        from ramet.lang.ir import Variable
-
-        placeholder = Variable(slot.name or "…")
-        slot.fill(str(placeholder), placeholder)
+        placeholder = Placeholder(slot.name or "…")
+        slot.fill(placeholder, placeholder)
 
 
 class TracingRun(Run):
