@@ -284,11 +284,12 @@ class Sequence:
     def _append(self, token: int, logprob: TokenLogprob | None) -> "Ending | None":
         request, spec = self.request, self.spec
         self.num_sampled += 1
-        if self.num_sampled > spec.min_tokens:
-            if token in request.end_token_ids and not spec.ignore_eos:
-                return Ending("stop", token)
-            if token in spec.stop_token_ids and not spec.include_stop:
-                return Ending("stop", token)
+        if (
+            token in request.end_token_ids and not spec.ignore_eos
+        ):  # not drawn before min_tokens, unless nothing else may be
+            return Ending("stop", token)
+        if token in spec.stop_token_ids and not spec.include_stop and self.num_sampled > spec.min_tokens:
+            return Ending("stop", token)
         request.tokens.append(token)
         self.held.append(token)
         if logprob is not None:

@@ -98,3 +98,9 @@ async def test_grammars_survive_preemption() -> None:
         assert (await small.statistics()).preemptions_total > 0
         for alone, crowded in zip(there, here, strict=True):
             assert text_of(crowded) == text_of(alone) or crowded[-1].reason == "length"
+
+
+async def test_an_ended_grammar_wins_over_min_tokens() -> None:
+    async with scripted_client() as client:
+        events = await generate(client, Literal_(text="ab"), min_tokens=10)
+        assert text_of(events) == "ab" and events[-1].reason == "stop"

@@ -14,7 +14,7 @@ from ramet.runtime.scheduler.scheduler import Ended
 from ramet.runtime.scheduler.sequence import Request
 from ramet.runtime.scheduler.token_row import TokenRow
 from ramet.runtime.types import Delta, Event, Failed, Finished, GenerateSpec, ProgramSpec, Sampling
-from ramet.scripted.sampling import adjust, draw
+from ramet.scripted.sampling import adjust, draw, log_softmax
 from ramet.testing import ByteTokenizer, ManualClock, Prefix, RecordingExecutor, ScriptedModel, scripted_engine
 
 END = ByteTokenizer.end_ids[0]
@@ -159,3 +159,15 @@ def undisturbed(model: ScriptedModel, prompt, spec: GenerateSpec) -> list[int]:
         output.append(token)
         tokens.append(token)
     return output
+
+
+def prompt_logprobs(model: ScriptedModel, prompt, start: int) -> list[tuple[int, float | None]]:
+    """Of each prompt token from `start` on, by the definition."""
+    found: list[tuple[int, float | None]] = []
+    for place in range(start, len(prompt)):
+        if place == 0:
+            found.append((prompt[0], None))
+            continue
+        logits = model.logits(Prefix(as_tokens(prompt[:place]), len(prompt), 0))
+        found.append((prompt[place], float(log_softmax(logits)[prompt[place]])))
+    return found

@@ -3,8 +3,9 @@ every turn writes what it would have written alone."""
 
 import random
 
+import msgspec
 import pytest
-from tests.runtime.scheduler.driver import Driver, undisturbed
+from tests.runtime.scheduler.driver import Driver, prompt_logprobs, undisturbed
 
 from ramet.runtime.scheduler.token_row import TokenRow
 from ramet.runtime.types import Failed, Finished, GenerateSpec, Sampling
@@ -55,6 +56,9 @@ class World:
         spec = GenerateSpec(
             max_tokens=self.random.choice([0, 1, 2, 5, 17]), sampling=sampling, ignore_eos=self.random.random() < 0.7
         )
+        if self.random.random() < 0.15:
+            start = self.random.randint(0, len(branch["tokens"]))
+            spec = msgspec.structs.replace(spec, prompt_logprobs=0, prompt_logprobs_start=start)
         prompt = list(branch["tokens"])
         branch["running"] = self.driver.submit(
             branch["tokens"], spec, cursor=branch["cursor"], num_known=branch["known"], program=str(id(branch))
@@ -122,6 +126,9 @@ def test_nothing_is_lost_and_everybody_writes_what_they_would_have_written_alone
         if end.reason == "length" and len(output) < (spec.max_tokens or 0):
             expected = expected[: len(output)]  # it had the whole pool and filled it
         assert output == expected, (request_id, prompt)
+        if spec.prompt_logprobs is not None:
+            read = [(each.token, each.logprob) for each in end.prompt_logprobs]
+            assert read == prompt_logprobs(driver.model, prompt, spec.prompt_logprobs_start)
     balance = driver.scheduler.cache.balance()
     assert balance.leased == 0 and balance.free + balance.evictable == balance.total
     driver.scheduler.cache.flush()
