@@ -13,7 +13,7 @@ Wraps a `tokenizers.Tokenizer`. Four things are added to it:
 import functools
 import json
 import re
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tokenizers import AddedToken, normalizers, pre_tokenizers
@@ -38,6 +38,9 @@ END_OF_TURN_TOKENS = (
     "<|end|>",
 )
 """Special tokens that end a turn in some family; a generation stops at those that the vocabulary has."""
+
+_LOCAL_NORMALIZERS = {None, "Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Replace", "Prepend"}
+"""What these make of a text is what they make of its parts, cut at a space between words. None: a pattern's settings."""
 
 _WORD_THEN_SPACE = re.compile(rb"\S ")
 
@@ -124,25 +127,6 @@ class Tokenizer:
             ids.insert(0, self.bos_id)
         return ids
 
-    @staticmethod
-    def _ids(encoder: RawTokenizer, text: str) -> list[int]:
-        return list(encoder.encode(text, add_special_tokens=False).ids)
-
-    def _first_added(self, text: str, allow_special: bool) -> re.Match[str] | None:
-        """Where the first added token stands that counts; None where none does."""
-        found = self._added_pattern.search(text)
-        while found is not None and not allow_special and self._added_of[found[0]].special:
-            found = self._added_pattern.search(text, found.start() + 1)
-        return found
-
-    @functools.cached_property
-    def _added_pattern(self) -> re.Pattern[str]:
-        return _any_of(token.content for token in self._added.values())
-
-    @functools.cached_property
-    def _added_of(self) -> dict[str, AddedToken]:
-        return {token.content: token for token in self._added.values()}
-
     def encode_batch(self, texts: Sequence[str], *, allow_special: bool = False) -> list[list[int]]:
         """`encode` of each, in parallel."""
         encoder = self._encoder(allow_special, "nothing")
@@ -192,6 +176,25 @@ class Tokenizer:
     def _id_of_special(self) -> dict[str, int]:
         return {self._added[i].content: i for i in self.special_ids}
 
+    @staticmethod
+    def _ids(encoder: RawTokenizer, text: str) -> list[int]:
+        return list(encoder.encode(text, add_special_tokens=False).ids)
+
+    def _first_added(self, text: str, allow_special: bool) -> re.Match[str] | None:
+        """Where the first added token stands that counts; None where none does."""
+        found = self._added_pattern.search(text)
+        while found is not None and not allow_special and self._added_of[found[0]].special:
+            found = self._added_pattern.search(text, found.start() + 1)
+        return found
+
+    @functools.cached_property
+    def _added_pattern(self) -> re.Pattern[str]:
+        return _any_of(token.content for token in self._added.values())
+
+    @functools.cached_property
+    def _added_of(self) -> dict[str, AddedToken]:
+        return {token.content: token for token in self._added.values()}
+
     def _encoder(self, allow_special: bool, follows: Before) -> RawTokenizer:
         puts_space = follows == "nothing" or (follows == "special" and self._puts_space_after_special)
         if allow_special and puts_space:
@@ -227,23 +230,30 @@ class Tokenizer:
 
     @functools.cached_property
     def _puts_space(self) -> bool:
-        """Whether a space is put before a text that begins without one."""
-        return self.token_bytes(self._plain.encode("x", add_special_tokens=False).ids[0]).startswith(b" ")
+        """Whether a space is put before a text."""
+        return self._leading_space != "never"
 
     @functools.cached_property
     def _puts_space_after_special(self) -> bool:
         """Older SentencePiece settings put it after each special token, newer ones at the start only."""
-        if not self._puts_space or not self.special_names:
-            return self._puts_space
-        second = self._raw.encode(self.special_names[0] + "x", add_special_tokens=False).ids[1]
-        return self.token_bytes(second).startswith(b" ")
+        return self._leading_space == "always"
+
+    @functools.cached_property
+    def _leading_space(self) -> Literal["never", "first", "always"]:
+        parts = (part for part in (self._raw.normalizer, self._raw.pre_tokenizer) if part is not None)
+        schemes = {_leading_space(part) for part in _all_parts([_settings(part) for part in parts])}
+        return "always" if "always" in schemes else "first" if "first" in schemes else "never"
 
     # ---- ids -> text
 
-    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Text of `ids`; bytes that are not UTF-8 become U+FFFD. Unknown ids raise IndexError."""
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True, follows: Before = "text") -> str:
+        """Text of `ids`; bytes that are not UTF-8 become U+FFFD. Unknown ids raise IndexError.
+
+        follows  "nothing": ids are of a whole text, and the space that `encode` put before it is taken off
+        """
         kept = (i for i in ids if not (skip_special and i in self.special_ids))
-        return b"".join(self._bytes[i] for i in kept).decode("utf-8", errors="replace")
+        text = b"".join(self._bytes[i] for i in kept).decode("utf-8", errors="replace")
+        return text.removeprefix(" ") if follows == "nothing" and self._puts_space else text
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes that this id adds to a text; a special token's are its name. b"" for ids that stand for nothing."""
@@ -280,8 +290,8 @@ class Tokenizer:
     @functools.cached_property
     def _is_byte_level(self) -> bool:
         """Whether pieces are written in GPT-2's byte alphabet."""
-        parts = (self._raw.decoder, self._raw.pre_tokenizer)
-        return any(_holds(_settings(part), "ByteLevel") for part in parts if part is not None)
+        parts = [_settings(part) for part in (self._raw.decoder, self._raw.pre_tokenizer) if part is not None]
+        return any(part.get("type") == "ByteLevel" for part in _all_parts(parts))
 
     # ---- a text that grows
 
@@ -343,8 +353,11 @@ class Tokenizer:
     def _pieces_end_at_spaces(self) -> bool:
         """Whether no token reaches over a space that follows a word. Byte-pair merges on one side of such a space then
         know nothing of the other side."""
-        is_bpe = type(self._raw.model).__name__ == "BPE"
-        return is_bpe and not any(_WORD_THEN_SPACE.search(piece) for piece in self._bytes)
+        normalizer = self._raw.normalizer
+        normal = [] if normalizer is None else [part.get("type") for part in _all_parts(_settings(normalizer))]
+        if type(self._raw.model).__name__ != "BPE" or not _LOCAL_NORMALIZERS.issuperset(normal):
+            return False
+        return not any(_WORD_THEN_SPACE.search(piece) for piece in self._bytes)
 
 
 def add_tokens_in_id_order(raw: RawTokenizer, added: dict[int, AddedToken]) -> None:
@@ -390,11 +403,27 @@ def _rebuilt(part: Any, settings: Any) -> Any:
     return part
 
 
-def _holds(settings: Any, kind: str) -> bool:
-    """Whether a part is of this kind, or holds one that is."""
-    if isinstance(settings, dict):
-        return settings.get("type") == kind or any(_holds(value, kind) for value in settings.values())
-    return isinstance(settings, list) and any(_holds(item, kind) for item in settings)
+def _all_parts(settings: Any) -> Iterator[dict[str, Any]]:
+    """A part's settings and those of all parts in it."""
+    if isinstance(settings, list):
+        for item in settings:
+            yield from _all_parts(item)
+    elif isinstance(settings, dict):
+        yield settings
+        for value in settings.values():
+            yield from _all_parts(value)
+
+
+def _leading_space(part: Mapping[str, Any]) -> Literal["never", "first", "always"]:
+    """When this part puts a space before a text."""
+    match part.get("type"):
+        case "Prepend":
+            return "always"
+        case "Metaspace":
+            return part.get("prepend_scheme", "always")  # type: ignore[no-any-return]
+        case "ByteLevel" if part.get("add_prefix_space"):
+            return "always"
+    return "never"
 
 
 def _same(settings: Any) -> Any:

@@ -215,6 +215,13 @@ def test_decode_drops_or_keeps_special_tokens(tokenizer: Tokenizer) -> None:
         tokenizer.decode([tokenizer.vocabulary_size])
 
 
+def test_the_space_before_a_whole_text_is_taken_off(tokenizer: Tokenizer) -> None:
+    texts = ("the end", "x", "", " the", "  x")
+    ambiguous = tokenizer._leading_space == "first"  # Metaspace spares a text that has a space already
+    for text in texts[:3] if ambiguous else texts:
+        assert tokenizer.decode(tokenizer.encode(text), follows="nothing") == text
+
+
 def test_lone_bytes_and_surrogates_become_replacement_characters() -> None:
     tokenizer = sentencepiece()
     assert tokenizer.decode([3 + 0xE6, 3 + 0xBC]) == "\ufffd"
@@ -273,6 +280,27 @@ def test_tokenizers_without_special_tokens() -> None:
     tokenizer = Tokenizer(raw)
     assert tokenizer.encode_guarded("abba", {}) == tokenizer.encode("abba") == [2, 1, 0]
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.end_ids, tokenizer.special_names) == (None, None, (), ())
+
+
+def test_leading_spaces_by_settings() -> None:
+    plain, spaced, first = sentencepiece(adds_space=False), sentencepiece(), metaspace_first()
+    assert [t._leading_space for t in (plain, spaced, first, byte_level("qwen2"))] == [
+        "never",
+        "always",
+        "first",
+        "never",
+    ]
+    x = spaced.encode("the", follows="text")
+    assert x == plain.encode("the") == first.encode("the", follows="text") == first.encode("the", follows="special")
+    assert spaced.encode("the", follows="special") == spaced.encode("the") == first.encode("the") != x
+
+
+def test_tiny_vocabularies_and_normalizers_that_look_at_the_ends() -> None:
+    raw = RawTokenizer(models.BPE({"a": 0, "▁": 1}, []))
+    raw.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Replace(" ", "▁")])
+    tokenizer, text = Tokenizer(raw), "a a " * 100
+    tail = tokenizer.incremental_tail_encode(text, tokenizer.encode(text), "a")
+    assert tail == (0, tokenizer.encode(text + "a"))
 
 
 def test_begin_token_is_never_doubled() -> None:
