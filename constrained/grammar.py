@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from ramet.constrained.automaton.machine import Configuration, Machine, Stack
+from ramet.constrained.closing import Distances, closing_bytes, distances
 from ramet.constrained.drafts import forced_tokens
 from ramet.constrained.state import GrammarState
 from ramet.constrained.tables.arena import GrammarTables, RowStore, TooLarge, build_tables
@@ -99,6 +100,10 @@ class CompiledGrammar(ABC):
         if state.accepting:
             np.bitwise_or(out, self._end_words, out=out)
 
+    def closing(self, state: GrammarState) -> bytes | None:
+        """Bytes after which the output may end, by a short way; None where none is known."""
+        return b"" if state.accepting else None
+
     def forced(self, state: GrammarState) -> list[int]:
         """See `GrammarState.forced`. Remembered by place: a key of an object is forced in every request alike."""
         key = tuple(configuration[:3] for configuration in state.configurations)
@@ -132,6 +137,15 @@ class NetworkGrammar(CompiledGrammar):
         except TooLarge as reason:
             _log.info("a grammar stays on the CPU path: %s", reason)
             return None
+
+    @cached_property
+    def _distances(self) -> Distances | None:
+        return distances(self.engine.machine, self.start_state)
+
+    def closing(self, state: GrammarState) -> bytes | None:
+        if state.accepting:
+            return b""
+        return None if self._distances is None else closing_bytes(state, self._distances)
 
     def allow(self, configuration: Configuration, out: Words) -> None:
         """Of its top frame, then of the frames that a token may fall through to."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ramet.constrained.automaton.machine import Configuration, Event, Log
+from ramet.constrained.closing import num_tokens
 from ramet.constrained.vocabulary import Words
 
 if TYPE_CHECKING:
@@ -96,6 +97,12 @@ class GrammarState:
     def forced(self) -> list[int]:
         """Ids that must come next, canonically tokenised, as drafts to verify; empty where there is a choice."""
         return self.grammar.forced(self)
+
+    def min_tokens_to_accept(self) -> int | None:
+        """Tokens of a short legal completion, 0 where the output may end; None where none is known (very large
+        grammars, Lark). With more tokens left than that, the output can still be brought to a legal end."""
+        closing = self.grammar.closing(self)
+        return None if closing is None else num_tokens(self, closing)
 
     def events(self) -> list[Event]:
         """Begins and ends of tagged parts, oldest first. An end is known once a byte after it is read, or at once

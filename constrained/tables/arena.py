@@ -102,7 +102,7 @@ class GrammarTables:
 def build_tables(machine: Machine, explorer: Explorer, start: int, store: RowStore) -> GrammarTables:
     """The arena of the grammar that begins in `start`. Raises TooLarge."""
     with machine.lock:
-        reach = _Reach(machine, start)
+        reach = Reach(machine, start)
         return _Writer(machine, explorer, reach, store).tables()
 
 
@@ -114,7 +114,7 @@ def token_table(vocabulary: Vocabulary) -> tuple[Ints, Ints]:
     return offsets, np.frombuffer(b"".join(pieces), dtype=np.uint8).astype(np.int32)
 
 
-class _Reach:
+class Reach:
     """All states, by frames: which stand in the frame of a rule's start, and where that frame may return to."""
 
     def __init__(self, machine: Machine, start: int) -> None:
@@ -181,7 +181,7 @@ class _Reach:
 class _Writer:
     """Lays the arena out."""
 
-    def __init__(self, machine: Machine, explorer: Explorer, reach: _Reach, store: RowStore) -> None:
+    def __init__(self, machine: Machine, explorer: Explorer, reach: Reach, store: RowStore) -> None:
         self.machine, self.explorer, self.reach, self.store = machine, explorer, reach, store
         self.words: list[int] = [0] * HEADER
         self._moves: dict[tuple[Move, ...], int] = {}

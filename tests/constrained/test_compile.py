@@ -44,6 +44,7 @@ def schema(text: str) -> JsonSchema:
 
 NUMBERED = '{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}'
 NAMED = '{"type":"object","properties":{"name":{"type":"boolean"}},"required":["name"],"additionalProperties":false}'
+RECURSIVE = '{"type":"object","properties":{"n":{"anyOf":[{"$ref":"#"},{"type":"null"}]}},"required":["n"]}'
 LETTERS = Choice(choices=("a", "b"))
 CALLS = Sequence(
     items=(
@@ -152,6 +153,28 @@ def test_forced_tokens_are_canonical_and_stop_at_choices() -> None:
 def test_forced_keeps_off_tokens_that_could_grow() -> None:
     state = compile(Regex(pattern='x(","|";)'), VOCABULARY).initial()
     assert state.forced() == [ord("x")], 'the quotation mark may be the token `",`'
+
+
+@pytest.mark.parametrize(
+    ("spec", "text", "closing"),
+    [
+        (schema(NAMED), "", b'{"name":true}'),
+        (schema(NAMED), '{"name":t', b"rue}"),
+        (schema('{"type":"string","minLength":3}'), '"a', b'  "'),
+        (schema('{"type":"array","items":{"type":"integer"},"minItems":3}'), "[7", b",0,0]"),
+        (schema(RECURSIVE), "{", b'"n":null}'),
+        (Regex(pattern="a{3,9}b?"), "a", b"aa"),
+        (CALLS, "hi STOP", b'add({"n":0})'),
+    ],
+)
+def test_short_way_to_a_legal_end(spec: Spec, text: str, closing: bytes) -> None:
+    state = after(spec, text)
+    found = state.grammar.closing(state)
+    assert found is not None and state.advance_bytes(found).accepting
+    assert len(found) == len(closing), found
+    tokens = state.min_tokens_to_accept()
+    assert tokens is not None and 0 < tokens <= len(found)
+    assert state.advance_bytes(found).min_tokens_to_accept() == 0
 
 
 def test_compiled_once_and_shared() -> None:
