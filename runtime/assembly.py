@@ -6,7 +6,7 @@ the business of the part that it hands to the next.
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
 
@@ -49,6 +49,8 @@ _FORMATS: dict[str, FormatChoice] = {"auto": "auto", "bfloat16": "bf16", "float3
 _LEAST_KV_TOKENS = 256
 _USUAL_KV_TOKENS = 65_536
 """On a CPU, room for so many tokens (or two contexts) is taken, not all that is free: others live there too."""
+_STEP_TOKENS = {"cpu": 512, "cuda": 2048}
+"""On a CPU, a step of more prompt tokens would hold running streams up for over a quarter of a second."""
 _GPU_SHARE = 0.85
 _CPU_SHARE = 0.5
 
@@ -65,7 +67,7 @@ class Options:
     page_size: int
     context_length: int | None
     policy: OrderName
-    max_step_tokens: int
+    max_step_tokens: int | None
     max_running: int
     cache: bool
     chat_template: str | None
@@ -78,6 +80,8 @@ def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient
     """A client whose engine runs."""
     _check(options)
     device = _device(options.device)
+    if options.max_step_tokens is None:
+        options = replace(options, max_step_tokens=_STEP_TOKENS[device.type])
     if device.type == "cpu":
         torch.set_num_threads(options.num_threads)
     source = open_source(find_model(None if options.model is None else str(options.model)))
@@ -145,7 +149,7 @@ def _plan_pages(options: Options, source: WeightSource, device: torch.device) ->
         source.num_parameters() * dtype.itemsize,
         dtype=dtype,
         free_bytes=free,
-        max_step_tokens=options.max_step_tokens,
+        max_step_tokens=_step_tokens(options),
     )
     kv_tokens = options.kv_tokens
     if kv_tokens is None:
@@ -222,7 +226,7 @@ def _executor(
 
 def _engine(options: Options, allocator: PageAllocator, executor: LocalExecutor, clock: Clock) -> Engine:
     tree = RadixTree(options.page_size, clock=clock.now) if options.cache else None
-    admission = AdmissionConfig(max_step_tokens=options.max_step_tokens, max_running=options.max_running)
+    admission = AdmissionConfig(max_step_tokens=_step_tokens(options), max_running=options.max_running)
     if options.policy == "fcfs" or options.policy == "lpm":
         cache = PrefixCache(allocator, options.page_size, tree)
         order = _order(SchedulingConfig(order=options.policy))
@@ -233,6 +237,11 @@ def _engine(options: Options, allocator: PageAllocator, executor: LocalExecutor,
     programs = program_scheduling(options.policy, tree=tree, pool_tokens=pool_tokens, admission=admission, clock=clock)
     cache = PrefixCache(allocator, options.page_size, tree, programs.eviction)
     return Engine(Scheduler(cache, programs.order, programs.admission, clock), executor, programs.feed)
+
+
+def _step_tokens(options: Options) -> int:
+    assert options.max_step_tokens is not None, "assemble settles it once the device is known"
+    return options.max_step_tokens
 
 
 def _order(config: SchedulingConfig) -> Order:

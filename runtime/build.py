@@ -29,7 +29,7 @@ def build_engine(
     page_size: int = 16,
     context_length: int | None = None,
     policy: OrderName = "lpm",
-    max_step_tokens: int = 2048,
+    max_step_tokens: int | None = None,
     max_running: int = 256,
     cache: bool = True,
     chat_template: str | None = None,
@@ -49,7 +49,8 @@ def build_engine(
     context_length   longest branch, in tokens; None: what the model was made for
     policy           who goes first: "fcfs"; "lpm", the longest cached prefix; of whole programs "las", "atlas",
                      "program-fcfs" or "gittins"
-    max_step_tokens  tokens computed in a step; more: higher throughput, later next token
+    max_step_tokens  tokens computed in a step; more: higher throughput, later next token. None: 512 on a CPU, where a
+                     step of more would hold running streams up for over a quarter of a second; 2048 on a GPU
     max_running      sequences in a step, at most
     cache            False: nothing is kept after a turn
     chat_template    a jinja2 text in place of the model's own
