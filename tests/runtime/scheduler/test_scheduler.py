@@ -322,6 +322,19 @@ def test_every_way_to_abort_frees_the_pages_at_once() -> None:
     assert driver.scheduler.statistics().aborted_total == 3
 
 
+def test_pruning_a_path_frees_its_open_tail_too() -> None:
+    driver = Driver()
+    request = driver.submit(text(40), spec(1))
+    driver.run()
+    cache = driver.scheduler.cache
+    assert cache.balance().evictable == 3
+    cache.prune(driver.ended[request].cursor, 16)
+    driver.check()
+    assert cache.balance().evictable == 1
+    cache.prune(driver.ended[request].cursor, 0)
+    assert cache.balance().free == cache.balance().total
+
+
 def test_a_timeout_ends_one_and_spares_the_others() -> None:
     driver = Driver(max_running=1)
     slow = driver.submit(text(10), spec(1000, timeout_s=0.05))
