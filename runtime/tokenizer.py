@@ -40,7 +40,7 @@ END_OF_TURN_TOKENS = (
 """Special tokens that end a turn in some family; a generation stops at those that the vocabulary has."""
 
 _LOCAL_NORMALIZERS = {None, "Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Replace", "Prepend"}
-"""What these make of a text is what they make of its parts, cut at a space between words. None: a pattern's settings."""
+"""What these make of a text is what they make of its parts, cut at a space between words (None: a pattern's own)."""
 
 _WORD_THEN_SPACE = re.compile(rb"\S ")
 

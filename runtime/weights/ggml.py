@@ -41,9 +41,13 @@ GGML_TYPES: dict[int, GgmlType] = {
     6: GgmlType("Q5_0", 32, 22),
     7: GgmlType("Q5_1", 32, 24),
     8: GgmlType("Q8_0", 32, 34),
+    10: GgmlType("Q2_K", 256, 84),
+    11: GgmlType("Q3_K", 256, 110),
     12: GgmlType("Q4_K", 256, 144),
     13: GgmlType("Q5_K", 256, 176),
     14: GgmlType("Q6_K", 256, 210),
+    20: GgmlType("IQ4_NL", 32, 18),
+    23: GgmlType("IQ4_XS", 256, 136),
     30: GgmlType("BF16", 1, 2),
 }
 """By the number that a GGUF file stores."""
@@ -161,13 +165,61 @@ def _q6_k(blocks: Tensor) -> Tensor:
     return (numbers.view(-1, 16, 16).float() * scales[:, :, None]).flatten(1)
 
 
+def _two_bits(packed: Tensor) -> Tensor:
+    """uint8 [n, 64] -> uint8 [n, 16, 16]: each 32 bytes hold four runs of 32, from the lowest two bits up."""
+    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
+    return ((packed.reshape(-1, 2, 1, 32) >> shifts) & 3).view(-1, 16, 16)
+
+
+def _q2_k(blocks: Tensor) -> Tensor:
+    halves = _halves(blocks, 80, 84)
+    scales = (blocks[:, :16] & 15).float() * halves[:, :1]
+    minima = (blocks[:, :16] >> 4).float() * halves[:, 1:]
+    return (_two_bits(blocks[:, 16:80]).float() * scales[:, :, None]).sub_(minima[:, :, None]).flatten(1)
+
+
+def _q3_k(blocks: Tensor) -> Tensor:
+    """Three bits: two in `qs`, and a mask whose *clear* bit means "4 less"; six-bit scales, offset by 32."""
+    low_bits = torch.cat((blocks[:, 96:104] & 15, blocks[:, 96:104] >> 4), dim=1)  # [n, 16]
+    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
+    high_bits = ((blocks[:, None, 104:108] >> shifts) & 3).flatten(1)  # [n, 16]
+    scales = ((low_bits | (high_bits << 4)).view(torch.int8) - 32).float() * _halves(blocks, 108, 110)
+    is_set = (blocks[:, None, :32] >> torch.arange(8, dtype=torch.uint8)[:, None]) & 1  # [n, 8, 32]
+    numbers = _two_bits(blocks[:, 32:96]).view(torch.int8) + (is_set.view(torch.int8) * 4 - 4).view(-1, 16, 16)
+    return (numbers.float() * scales[:, :, None]).flatten(1)
+
+
+_IQ4_LEVELS = torch.tensor(
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=torch.float32
+)
+"""What the 16 codes of IQ4_NL and IQ4_XS stand for: `kvalues_iq4nl` of ggml-common.h."""
+
+
+def _iq4_nl(blocks: Tensor) -> Tensor:
+    return _IQ4_LEVELS[_nibbles(blocks[:, 2:]).int()] * _halves(blocks, 0, 2)
+
+
+def _iq4_xs(blocks: Tensor) -> Tensor:
+    """Eight runs of 32 codes, each with a six-bit scale, offset by 32."""
+    low_bits = torch.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), dim=2).flatten(1)  # [n, 8]
+    shifts = torch.tensor([0, 2, 4, 6], dtype=torch.uint8)
+    high_bits = ((blocks[:, 2:4, None] >> shifts) & 3).flatten(1)  # [n, 8]: a little-endian word, two bits each
+    scales = ((low_bits | (high_bits << 4)).view(torch.int8) - 32).float() * _halves(blocks, 0, 2)
+    codes = _nibbles(blocks[:, 8:].reshape(-1, 16)).view(-1, 8, 32)
+    return (_IQ4_LEVELS[codes.int()] * scales[:, :, None]).flatten(1)
+
+
 _EXPAND: dict[str, Callable[[Tensor], Tensor]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,
     "Q5_1": _q5_1,
     "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
 }

@@ -115,6 +115,27 @@ def test_a_flipped_byte_is_survived_or_told(tmp_path: Path, place: int, value: i
         assert str(error)
 
 
+def test_unknown_tensor_types_list_the_known_ones(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "x.gguf", "llama")
+    kind = gguf.GGMLQuantizationType.IQ2_XXS
+    writer.add_tensor("token_embd.weight", np.zeros((2, 66), dtype=np.uint8), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert "ggml type 16. Known: F32, F16, Q4_0" in error_of(tmp_path / "x.gguf", UnsupportedModel)
+
+
+def test_files_in_parts_say_how_to_join_them(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "x-00001-of-00002.gguf", "llama")
+    writer.add_uint16("split.count", 2)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert "llama-gguf-split --merge" in error_of(tmp_path / "x-00001-of-00002.gguf", UnsupportedModel)
+
+
 def test_unknown_architectures(tmp_path: Path) -> None:
     assert "'mamba'" in error_of(small_gguf(tmp_path / "m.gguf", "mamba"), UnsupportedModel)
     assert "mixture of experts" in error_of(small_gguf(tmp_path / "e.gguf", expert_count=8), UnsupportedModel)

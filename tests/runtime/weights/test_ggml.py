@@ -11,18 +11,20 @@ from ramet.runtime.weights.ggml import GGML_TYPES, PLAIN_TYPES, dequantize
 QUANTISED = {code: kind for code, kind in GGML_TYPES.items() if kind.name not in PLAIN_TYPES}
 
 
+HALVES = {
+    "Q4_1": [(0, 2), (2, 4)], "Q5_1": [(0, 2), (2, 4)], "Q4_K": [(0, 2), (2, 4)], "Q5_K": [(0, 2), (2, 4)],
+    "Q2_K": [(80, 82), (82, 84)], "Q3_K": [(108, 110)], "Q6_K": [(208, 210)],
+}  # fmt: skip
+"""Where a block has its half-precision scales, if not in bytes 0 and 1."""
+
+
 def random_blocks(code: int, rows: int, blocks_per_row: int) -> np.ndarray:
-    """Valid blocks: quantise noise where the oracle can, else random bytes with sane half-precision scales."""
+    """Random bytes with sane half-precision scales."""
     kind = GGML_TYPES[code]
     rng = np.random.default_rng(code)
     raw = rng.integers(0, 256, (rows * blocks_per_row, kind.block_bytes), dtype=np.uint8)
-    scales = rng.normal(size=(len(raw), 2)).astype(np.float16).view(np.uint8)
-    if kind.name == "Q6_K":
-        raw[:, 208:210] = scales[:, :2]
-    else:
-        raw[:, : 4 if kind.name in ("Q4_1", "Q5_1", "Q4_K", "Q5_K") else 2] = scales[
-            :, : 4 if kind.name in ("Q4_1", "Q5_1", "Q4_K", "Q5_K") else 2
-        ]
+    for start, stop in HALVES.get(kind.name, [(0, 2)]):
+        raw[:, start:stop] = rng.normal(size=(len(raw), 1)).astype(np.float16).view(np.uint8)
     return raw.reshape(rows, -1)
 
 
