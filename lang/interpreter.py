@@ -254,6 +254,7 @@ class Lane:
             finally:
                 for other in others:
                     other.cancel()
+                await asyncio.gather(*others, return_exceptions=True)
             if slot.samples:
                 slot.value.set_result([slot.first_value, *(sample.value.result() for sample in slot.samples)])
         except BaseException as error:

@@ -254,10 +254,11 @@ class Program(Generic[P, R]):
         try:
             inspect.signature(self.function).bind(None, *args, **kwargs)
         except TypeError as error:
+            given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
             raise BadRequest(
                 expected=f"{self.name}({', '.join(self.parameters)})",
-                got={"args": args, **kwargs},
-                at="run",
+                got=f"{self.name}({given})",
+                at=f"{self.name}.run",
                 hint=f"{error}.",
             ) from None
 
