@@ -119,6 +119,10 @@ class Scoring(Sequence):
         ends_prompt = self.num_computed + num_tokens == self.num_tokens
         return num_tokens - 1 if ends_prompt and num_tokens > 1 else num_tokens
 
+    @property
+    def needs_extra(self) -> bool:
+        return True
+
     def fit_extra(self, room: int) -> int:
         """All of the pass or nothing: a trie is not cut, and its size was bounded when it was made."""
         return len(self._passes[self._done].tokens) if self.num_pending == 1 else 0

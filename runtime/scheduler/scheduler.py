@@ -187,6 +187,8 @@ class Scheduler:
     def _decode(self, seq: Sequence, draft: StepDraft, room: int) -> None:
         """`room`: tokens that drafts may take, the other sequences having one each."""
         num_extra = seq.fit_extra(room)
+        if num_extra and not seq.needs_extra and not self.cache.grow(seq, seq.num_computed + 1 + num_extra):
+            num_extra = 0  # a guess is not worth anybody's pages
         end = seq.num_computed + 1 + num_extra
         if end > len(seq.pages) * self.cache.page_size and not self._make_room(seq, end, draft):
             if len(self._running) > 1:
@@ -392,7 +394,7 @@ class Scheduler:
     # Telling ---------------------------------------------------------------------------------------------------------
 
     def _note_admission(self, seq: Sequence, now: float) -> None:
-        seq.num_recomputed += max(0, min(seq.num_known, seq.num_tokens - 1) - seq.num_computed)
+        seq.num_recomputed += max(0, min(seq.num_known, seq.num_reusable) - seq.num_computed)
         if seq.admitted_s is not None:
             self._outbox.append((seq.id, Resumed(waited_s=now - seq.paused_s, tokens_restored=seq.num_computed)))
             return

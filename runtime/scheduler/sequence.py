@@ -220,6 +220,11 @@ class Sequence:
         """Tokens that the model's context must have places for."""
         return self.num_prompt + (self.spec.max_tokens != 0)
 
+    @property
+    def needs_extra(self) -> bool:
+        """May the row not do without the tokens of `fit_extra`? Drafts are guesses."""
+        return False
+
     def fit_extra(self, room: int) -> int:
         """How many drafts to verify after the last pending token, where the step has `room` for so many."""
         if not self.drafts or self.next_logprob is not None:
