@@ -1,16 +1,21 @@
 """A sequence's walk through its grammar: masks for the next places, the advance, forced tokens. Knows no tensors.
 
 A draft is looked up in the mask before it is advanced over, so a grammar state is never asked to follow a token that it
-denies; and states are snapshots, so a rejected draft needs no way back.
+denies; and states are snapshots, so a rejected draft needs no way back. Tags are told once and never taken back: an end
+that the next token could still move waits for it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self, cast
 
 import numpy as np
 
-from ramet.constrained.spec import Spec
+from ramet.constrained.spec import OneOf, Repeat, Spec, Tagged
+from ramet.constrained.spec import Sequence as Sequence_
 from ramet.runtime.sampling.masks import Words, num_words
+
+Tag = tuple[str, Literal["begin", "end"], int]
+"""(Tagged.name, edge, offset in the output's bytes)."""
 
 
 class GrammarState(Protocol):
@@ -20,9 +25,16 @@ class GrammarState(Protocol):
     def done(self) -> bool: ...
     @property
     def is_dead(self) -> bool: ...
+    @property
+    def accepting(self) -> bool: ...
+    @property
+    def ended(self) -> bool: ...
+    @property
+    def num_bytes(self) -> int: ...
     def advance(self, token: int) -> Self: ...
     def mask(self, out: Words) -> None: ...
     def forced(self) -> Sequence[int]: ...
+    def events(self) -> Sequence[tuple[str, str, int]]: ...
 
 
 class Grammar(Protocol):
@@ -38,8 +50,12 @@ GrammarCompiler = Callable[[Spec], Grammar]
 class GrammarWalk:
     """One sequence's place in its grammar."""
 
-    def __init__(self, grammar: Grammar, vocabulary_size: int) -> None:
+    def __init__(self, grammar: Grammar, vocabulary_size: int, *, has_tags: bool = False) -> None:
+        """`has_tags`: does any part of the grammar have a name to report?"""
         self._state = grammar.initial()
+        self._spoken = self._state  # the last state that is not past the end
+        self._has_tags = has_tags
+        self._told: list[Tag] = []
         self._num_words = num_words(vocabulary_size)
         self._ahead: list[GrammarState] = []
 
@@ -71,10 +87,29 @@ class GrammarWalk:
     def advance(self, tokens: Sequence[int], num_drafts: int = 0) -> None:
         """Follow tokens. The first `num_drafts` are those that the last `masks` looked ahead over."""
         if num_drafts:
-            self._state = self._ahead[num_drafts]
+            self._move(self._ahead[num_drafts])
         for token in tokens[num_drafts:]:
-            self._state = self._state.advance(token)
+            self._move(self._state.advance(token))
         self._ahead = []
+
+    def new_tags(self) -> list[Tag]:
+        """Begins and ends of tagged parts that became certain since the last call."""
+        if not self._has_tags:
+            return []
+        state = self._spoken
+        found = [cast(Tag, tuple(event)) for event in state.events()]
+        if state.accepting and not (state.done or self._state.ended):
+            while found and found[-1][1] == "end" and found[-1][2] == state.num_bytes:
+                found.pop()
+        if found[: len(self._told)] != self._told:  # another reading took over: what was told can't be taken back
+            return []
+        new, self._told = found[len(self._told) :], found
+        return new
+
+    def _move(self, state: GrammarState) -> None:
+        self._state = state
+        if not state.ended:
+            self._spoken = state
 
     def _mask(self, state: GrammarState) -> Words:
         words = np.zeros(self._num_words, dtype=np.int32)
@@ -86,3 +121,16 @@ def is_allowed(words: Words, token: int) -> bool:
     """Is the token's bit set? Tokens outside the words are not allowed."""
     word, bit = divmod(token, 32)
     return 0 <= word < len(words) and bool((int(words[word]) >> bit) & 1)
+
+
+def has_tags(spec: Spec) -> bool:
+    """Is any part of the spec a Tagged one?"""
+    match spec:
+        case Tagged():
+            return True
+        case Sequence_() | OneOf():
+            return any(map(has_tags, spec.items))
+        case Repeat():
+            return has_tags(spec.item)
+        case _:
+            return False

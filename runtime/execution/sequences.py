@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Sequence
 
 from ramet.runtime.errors import EngineFailed, RametError
-from ramet.runtime.execution.grammar import GrammarCompiler, GrammarWalk
+from ramet.runtime.execution.grammar import GrammarCompiler, GrammarWalk, has_tags
 from ramet.runtime.sampling.sampler import Drawn, DrawRow, SamplerState
 from ramet.runtime.types import Failed, PlannedRow, SampledRow, SequenceStart, TokenLogprob
 
@@ -49,8 +49,14 @@ class ExecutedSequence:
         if self._walk is None:
             return SampledRow(row.sequence_id, tokens, logprobs)
         self._walk.advance(tokens, len(tokens) - 1)
-        forced = self._walk.forced() if self._wants_drafts else ()
-        return SampledRow(row.sequence_id, tokens, logprobs, forced=forced, grammar_done=self._walk.is_done)
+        return SampledRow(
+            row.sequence_id,
+            tokens,
+            logprobs,
+            forced=self._walk.forced() if self._wants_drafts else (),
+            grammar_done=self._walk.is_done,
+            tags=self._walk.new_tags(),
+        )
 
 
 class SequenceStarter:
@@ -87,8 +93,10 @@ class SequenceStarter:
         if start.spec.grammar is None:
             return None
         assert self._compile is not None, "a spec with a grammar reached an executor without a compiler"
-        walk = GrammarWalk(self._compile(start.spec.grammar), self._vocabulary_size)
+        spec = start.spec.grammar
+        walk = GrammarWalk(self._compile(spec), self._vocabulary_size, has_tags=has_tags(spec))
         walk.advance(start.output_tokens)
+        walk.new_tags()  # those of the tokens generated before were told before
         if walk.is_dead:
             raise EngineFailed("the tokens generated before do not fit the sequence's grammar")
         return walk

@@ -163,6 +163,12 @@ class Cycle:
     def is_dead(self) -> bool:
         return self.place < 0
 
+    accepting = ended = False
+    num_bytes = 0
+
+    def events(self) -> list[tuple[str, str, int]]:
+        return []
+
     def advance(self, token: int) -> "Cycle":
         if self.done and token == 0:
             return Cycle(4)
