@@ -2,7 +2,8 @@
 
 Five scenes: many users of one long system prompt; conversations of several turns; one prompt sampled n ways; answers
 held to a JSON Schema; and short chats that stream while a long prompt comes in. Bounded work, sent to the given address
-only. Correct first: every stream must end with its reason, every JSON answer must parse and have its keys, or there is no figure.
+only. Correct first: every stream must end with its reason, every JSON answer must parse and have its keys, or there is
+no figure.
 """
 
 import asyncio
@@ -17,20 +18,7 @@ from typing import Any, NamedTuple
 from ramet.bench.form import Measured, NotCorrect
 from ramet.lang.backends.http import HttpClient
 
-_WORDS = (
-    "ticket",
-    "order",
-    "refund",
-    "parcel",
-    "city",
-    "river",
-    "bridge",
-    "letter",
-    "window",
-    "table",
-    "report",
-    "stone",
-)
+_WORDS = ("ticket", "order", "refund", "parcel", "city", "river", "bridge", "letter", "window", "report", "stone")
 _SCHEMA = {
     "type": "object",
     "properties": {
@@ -73,11 +61,15 @@ async def _measure(http: HttpClient, scale: float) -> Measured:
         "mixed": _mixed,
     }
     figures: dict[str, float] = {}
-    for name, scene in scenes.items():
-        began = time.perf_counter()
-        found = await scene(http, scale)
-        figures |= {f"{name}_{figure}": value for figure, value in found.items()}
-        figures[f"{name}_s"] = time.perf_counter() - began
+    try:
+        for name, scene in scenes.items():
+            began = time.perf_counter()
+            found = await scene(http, scale)
+            figures |= {f"{name}_{figure}": value for figure, value in found.items()}
+            figures[f"{name}_s"] = time.perf_counter() - began
+    finally:
+        http.close()
+        await asyncio.sleep(0)
     return Measured(figures=figures)
 
 
