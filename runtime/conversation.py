@@ -41,9 +41,14 @@ class Conversation:
     arguments: Mapping[str, object] | None = None
     template_text: str | None = None
 
+    @property
+    def has_begun(self) -> bool:
+        """Text before the first message is no part of the conversation."""
+        return bool(self.messages) or self.open_turn is not None
+
     def with_words(self, text: str) -> "Conversation":
-        """Text that came on the branch after the last piece. Before the first, it is no part of the conversation."""
-        return replace(self, words=self.words + text) if self.messages or self.open_turn is not None else self
+        """Text that came on the branch after the last piece."""
+        return replace(self, words=self.words + text) if self.has_begun else self
 
     def branch_text(self, rendered_length: int) -> str:
         """What stands on the branch from a length of the template's text on."""

@@ -162,7 +162,8 @@ class LocalClient:
                 check_tokens(tokens, self._codec.vocabulary_size)
                 branch.settle(self._codec)
                 branch.tokens.extend(tokens)
-                branch.conversation = branch.conversation.with_words(self._spelled(tokens))
+                if branch.conversation.has_begun:
+                    branch.conversation = branch.conversation.with_words(self._spelled(tokens))
             case MessagesPiece():
                 self._append_messages(branch, piece)
 
@@ -355,12 +356,12 @@ class LocalClient:
         """The branch is its callers' again."""
         branch.cursor, branch.num_known, branch.running = ended.cursor, ended.num_computed, None
         branch.rewritten_at = None
-        written = self._spelled(ended.seq.tokens[ended.seq.num_prompt :])
-        if ended.seq.leftover:
-            leftover = guard(ended.seq.leftover, self._codec.special_names)
+        leftover = guard(ended.seq.leftover, self._codec.special_names)
+        if leftover:
             branch.add_text(leftover, self._codec)
-            written += leftover
-        branch.conversation = branch.conversation.with_words(written)
+        if branch.conversation.has_begun:
+            written = self._spelled(ended.seq.tokens[ended.seq.num_prompt :])
+            branch.conversation = branch.conversation.with_words(written + leftover)
         branch.usage = add_usage(branch.usage, ended.seq.usage())
 
     # Choices ---------------------------------------------------------------------------------------------------------

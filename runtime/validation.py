@@ -8,6 +8,8 @@ from ramet.runtime.types import GenerateSpec, Sampling, SelectMethod
 
 _MAX_LOGPROBS = 100
 _MAX_STOPS = 64
+_MAX_STOP_LENGTH = 4096
+"""Characters of all stop strings together: an automaton of so many states is built for them."""
 _SELECT_METHODS = (
     "total", "token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized",
 )  # fmt: skip
@@ -100,3 +102,5 @@ def _texts(at: str, texts: Sequence[str]) -> None:
     for index, text in enumerate(texts):
         if not isinstance(text, str) or not text:
             raise BadRequest(expected="a text that is not empty", got=text, at=f"{at}[{index}]")
+    if sum(map(len, texts)) > _MAX_STOP_LENGTH:
+        raise BadRequest(expected=f"at most {_MAX_STOP_LENGTH} characters in all", got=sum(map(len, texts)), at=at)

@@ -203,6 +203,7 @@ async def test_bad_input_is_refused_by_name_and_the_engine_lives() -> None:
         ("max_tokens", {"max_tokens": -1}),
         ("min_tokens", {"min_tokens": 3, "max_tokens": 2}),
         ("stop", {"stop": ("",)}),
+        ("stop", {"stop": ("x" * 5000,)}),
         ("stop_token_ids", {"stop_token_ids": (999,)}),
         ("logprobs", {"logprobs": 1000}),
         ("timeout_s", {"timeout_s": 0.0}),
@@ -394,3 +395,37 @@ async def test_figures_add_up() -> None:
         assert (await client.statistics()).free_pages == statistics.total_pages
         usage = await client.close(branch)
         assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (120, 59, 20)
+
+
+async def test_a_listener_follows_programs_from_their_first_turn_to_their_end() -> None:
+    class Listener:
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def submitted(self, request) -> None:
+            self.heard.append(f"submitted {request.program.program_id}")
+
+        def stepped(self, plan, seconds: float) -> None:
+            self.heard.append(f"stepped {len(plan.rows)}")
+
+        def ended(self, ended) -> None:
+            self.heard.append(f"ended {ended.seq.num_output}")
+
+        def gap(self, branch, kind, tool, expected_s) -> None:
+            self.heard.append(f"gap {kind} {tool} {expected_s}")
+
+        def closed(self, program_id: str) -> None:
+            self.heard.append(f"closed {program_id}")
+
+    client = scripted_client("ab")
+    listener = client._engine.listener = Listener()
+    async with client:
+        branch = await client.open(ProgramSpec(program_id="mine"))
+        await client.extend(branch, [TextPiece("go")])
+        await run(client, branch, max_tokens=2)
+        await client.gap(branch, "tool", "search", 1.5)
+        await client.close(branch)
+        await client.statistics()
+    assert listener.heard == [
+        "submitted mine", "stepped 1", "stepped 1", "ended 2", "gap tool search 1.5", "closed mine",
+    ]  # fmt: skip
