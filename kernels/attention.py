@@ -199,5 +199,15 @@ def _slice(positions: Tensor | None, begin: int, end: int) -> Tensor | None:
     return None if positions is None else positions[begin:end]
 
 
-extend_attention = Op("extend_attention", reference=extend_attention_reference, torch=extend_attention_torch)
-decode_attention = Op("decode_attention", reference=decode_attention_reference, torch=decode_attention_torch)
+extend_attention = Op(
+    "extend_attention",
+    reference=extend_attention_reference,
+    torch=extend_attention_torch,
+    triton="extend_attention:extend_attention_triton",
+)
+decode_attention = Op(
+    "decode_attention",
+    reference=decode_attention_reference,
+    torch=decode_attention_torch,
+    triton="decode_attention:decode_attention_triton",
+)

@@ -59,12 +59,13 @@ def _kv_write_kernel(
     head = tl.program_id(1)
     slot = tl.load(slots_ptr + token)
     i = tl.arange(0, BLOCK)
-    inside = (i < D) & (slot >= 0)
-    target = (slot * G + head) * D + i
-    key = tl.load(key_ptr + token * k_stride_t + head * k_stride_h + i, mask=inside)
-    tl.store(key_pages_ptr + target, key.to(key_pages_ptr.dtype.element_ty), mask=inside)
-    value = tl.load(value_ptr + token * v_stride_t + head * v_stride_h + i, mask=inside)
-    tl.store(value_pages_ptr + target, value.to(value_pages_ptr.dtype.element_ty), mask=inside)
+    inside = i < D
+    if slot >= 0:
+        target = (slot * G + head) * D + i
+        key = tl.load(key_ptr + token * k_stride_t + head * k_stride_h + i, mask=inside)
+        tl.store(key_pages_ptr + target, key.to(key_pages_ptr.dtype.element_ty), mask=inside)
+        value = tl.load(value_ptr + token * v_stride_t + head * v_stride_h + i, mask=inside)
+        tl.store(value_pages_ptr + target, value.to(value_pages_ptr.dtype.element_ty), mask=inside)
 
 
 def kv_write_triton(key: Tensor, value: Tensor, key_pages: Tensor, value_pages: Tensor, slots: Tensor) -> None:
@@ -102,15 +103,16 @@ def _rope_kv_write_kernel(
     else:
         group = head - H
         slot = tl.load(slots_ptr + token)
-        inside = (i < D) & (slot >= 0)
-        base = key_ptr + token * k_stride_t + group * k_stride_h
-        x = tl.load(base + i, mask=inside, other=0.0).to(tl.float32)
-        y = tl.load(base + partner, mask=rotary, other=0.0).to(tl.float32)
-        target = (slot * G + group) * D + i
-        rotated = (x * cos + sign * y * sin).to(key_ptr.dtype.element_ty)  # rounded as the unfused form rounds
-        tl.store(key_pages_ptr + target, rotated.to(key_pages_ptr.dtype.element_ty), mask=inside)
-        value = tl.load(value_ptr + token * v_stride_t + group * v_stride_h + i, mask=inside)
-        tl.store(value_pages_ptr + target, value.to(value_pages_ptr.dtype.element_ty), mask=inside)
+        inside = i < D
+        if slot >= 0:
+            base = key_ptr + token * k_stride_t + group * k_stride_h
+            x = tl.load(base + i, mask=inside, other=0.0).to(tl.float32)
+            y = tl.load(base + partner, mask=rotary, other=0.0).to(tl.float32)
+            target = (slot * G + group) * D + i
+            rotated = (x * cos + sign * y * sin).to(key_ptr.dtype.element_ty)  # rounded as the unfused form rounds
+            tl.store(key_pages_ptr + target, rotated.to(key_pages_ptr.dtype.element_ty), mask=inside)
+            value = tl.load(value_ptr + token * v_stride_t + group * v_stride_h + i, mask=inside)
+            tl.store(value_pages_ptr + target, value.to(value_pages_ptr.dtype.element_ty), mask=inside)
 
 
 def rope_kv_write_triton(

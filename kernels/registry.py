@@ -14,6 +14,7 @@ that exists in the preference list of the device of the first tensor argument. B
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import Generic, Literal, ParamSpec, TypeVar, get_args
 
 from torch import Tensor
@@ -41,11 +42,12 @@ _configured: dict[str, Backend] = {}
 class Op(Generic[P, T]):
     """An op: a name, its backends, and the choice between them at each call."""
 
-    def __init__(self, name: str, **backends: Callable[P, T]) -> None:
+    def __init__(self, name: str, *, reference: Callable[P, T], **backends: Callable[P, T] | str) -> None:
+        """A backend is its function, or "module:function" of this package, imported when it is first called."""
         unknown = set(backends) - set(BACKENDS)
-        assert "reference" in backends and not unknown, f"{name}: backends {sorted(backends)}"
+        assert not unknown, f"{name}: backends {sorted(backends)}"
         self.name = name
-        self.backends: dict[str, Callable[P, T]] = dict(backends)
+        self.backends: dict[str, Callable[P, T] | str] = {"reference": reference, **backends}
         OPS[name] = self  # type: ignore[assignment]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -53,11 +55,14 @@ class Op(Generic[P, T]):
 
     def on(self, backend: str) -> Callable[P, T]:
         """The function of one backend. NotBuilt where the op has none."""
-        try:
-            return self.backends[backend]
-        except KeyError:
+        found = self.backends.get(backend)
+        if found is None:
             built = ", ".join(self.backends)
-            raise NotBuilt(f"kernel {self.name!r} on backend {backend!r}", hint=f"Built: {built}.") from None
+            raise NotBuilt(f"kernel {self.name!r} on backend {backend!r}", hint=f"Built: {built}.")
+        if isinstance(found, str):
+            module, _, function = found.partition(":")
+            found = self.backends[backend] = getattr(import_module(f"ramet.kernels.{module}"), function)
+        return found
 
     def _choose(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
         configured = _configured.get(self.name) or _configured.get("*")

@@ -74,7 +74,9 @@ def rms_norm_triton(
     flat = None
     if residual is not None:
         check_tensor("residual", residual, dtype=x.dtype, shape=x.shape, device=x.device)
-        flat = residual.view(-1, d)  # a view, never a copy: it is updated in place
+        flat = (
+            residual.flatten(0, -2) if residual.dim() > 2 else residual.view(-1, d) if residual.dim() == 1 else residual
+        )
     if rows.shape[0] > 0:
         _rms_norm_kernel[(rows.shape[0],)](
             rows, weight, flat if flat is not None else rows, out, d,

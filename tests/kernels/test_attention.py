@@ -1,0 +1,128 @@
+"""Paged attention on every backend: odd lengths, pages of 1, 4 and 16, windows at their edges, caps, trees, fork
+groups.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ramet.kernels.attention import decode_attention, extend_attention
+from ramet.kernels.decode_attention import decode_attention_triton
+from ramet.kernels.extend_attention import extend_attention_triton
+
+BACKENDS = ["torch", "triton"]
+LENGTHS = [(3, 5), (0, 0), (4, 17), (1, 1), (1, 34), (9, 9)]
+"""Of each row: new tokens, and keys in all. A row may be empty."""
+
+
+def make_step(page_size: int, device: str, *, dtype: torch.dtype = torch.float32, shared: int = 0) -> dict[str, Any]:
+    """Rows over scattered pages, all keys written; what no row owns is NaN. The first `shared` keys of rows 2 and 4
+    are one.
+    """
+    H, G, D = 6, 2, 20
+    g = torch.Generator().manual_seed(0)
+    width = -(-max(length for _, length in LENGTHS) // page_size)
+    pages = torch.randperm(len(LENGTHS) * width, generator=g).int().view(len(LENGTHS), width)
+    if shared:
+        pages[4, : shared // page_size] = pages[2, : shared // page_size]
+    pools = [torch.full((len(LENGTHS) * width, page_size, G, D), float("nan")) for _ in range(2)]
+    for row, (_, length) in enumerate(LENGTHS):
+        for at in range(length):
+            for pool in pools:
+                pool[pages[row, at // page_size], at % page_size] = torch.randn(G, D, generator=g)
+    counts = torch.tensor([new for new, _ in LENGTHS])
+    offsets = torch.cat([torch.zeros(1), counts.cumsum(0)]).int()
+    q = torch.randn(int(counts.sum()), H, D + 4, generator=g)[..., :D]
+    step = dict(
+        q=q.to(dtype),
+        key_pages=pools[0].to(dtype),
+        value_pages=pools[1].to(dtype),
+        query_offsets=offsets,
+        context_lengths=torch.tensor([length for _, length in LENGTHS]).int(),
+        page_tables=pages,
+    )
+    return {name: tensor.to(device) for name, tensor in step.items()} | {"scale": 0.3}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+@pytest.mark.parametrize("window", [None, 1, 4, 5, 16])
+@pytest.mark.parametrize("soft_cap", [None, 2.0])
+def test_extend_equals_reference(
+    backend: str, page_size: int, window: int | None, soft_cap: float | None, device: str
+) -> None:
+    step = make_step(page_size, device)
+    expected = extend_attention.on("reference")(**step, window=window, soft_cap=soft_cap)
+    got = extend_attention.on(backend)(**step, window=window, soft_cap=soft_cap)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+@pytest.mark.parametrize("window", [None, 1, 16])
+def test_decode_equals_reference(backend: str, page_size: int, window: int | None, device: str) -> None:
+    step = make_step(page_size, device)
+    step["q"] = step["q"][:6]
+    step.pop("query_offsets")
+    step["context_lengths"][1] = 2  # every row decodes; the empty one gets two keys that are there
+    step["page_tables"][1] = step["page_tables"][2]
+    expected = decode_attention.on("reference")(**step, window=window)
+    torch.testing.assert_close(decode_attention.on(backend)(**step, window=window), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("window", [None, 2, 6])
+def test_token_trees(backend: str, window: int | None, device: str) -> None:
+    step = make_step(4, device)
+    tree = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]], dtype=torch.bool, device=device)
+    positions = torch.cat([torch.arange(length - new, length) for new, length in LENGTHS])
+    positions[3:7] = 13 + torch.tensor([0, 1, 1, 2])  # row 2: depth in the tree
+    options = dict(tree_masks={2: tree}, positions=positions.to(device), window=window)
+    expected = extend_attention.on("reference")(**step, **options)
+    torch.testing.assert_close(extend_attention.on(backend)(**step, **options), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize("tile", [16, 64])
+def test_a_fork_group_gets_what_its_rows_get_alone(page_size: int, window: int | None, tile: int, device: str) -> None:
+    """Cascade: the shared keys once for all rows of the group, then each row's own, then joined."""
+    step = make_step(page_size, device, shared=12)
+    groups = [((2, 4), 12), ((0, 2), 2), ((5,), 1)]  # a row is served by its first group; one alone is no group
+    expected = extend_attention.on("reference")(**step, window=window)
+    got = extend_attention_triton(**step, window=window, groups=groups, tile=tile, block=16)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_decode_bits_do_not_depend_on_the_batch(device: str) -> None:
+    step = make_step(4, device)
+    step["q"] = step["q"][:6]
+    step.pop("query_offsets")
+    together = decode_attention_triton(**step)
+    for row in (0, 2, 4):
+        alone = {
+            name: value[row : row + 1] if name in ("q", "context_lengths", "page_tables") else value
+            for name, value in step.items()
+        }
+        alone["page_tables"] = alone["page_tables"][:, : -(-LENGTHS[row][1] // 4)]
+        assert torch.equal(decode_attention_triton(**alone)[0], together[row])
+    assert together[1].eq(0).all()  # no keys: padding
+
+
+def quantised(pages: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """int8 pages, their scales, and the numbers that they stand for."""
+    scales = pages.nan_to_num().abs().amax(-1) / 127  # [N, S, G]
+    codes = (pages.nan_to_num() / scales.clamp_min(1e-9)[..., None]).round().to(torch.int8)
+    return codes, scales, codes.float() * scales[..., None]
+
+
+def test_int8_pages_equal_the_numbers_they_stand_for(device: str) -> None:
+    step = make_step(4, device)
+    keys, key_scales, key_numbers = quantised(step["key_pages"])
+    values, value_scales, value_numbers = quantised(step["value_pages"])
+    expected = extend_attention.on("reference")(**{**step, "key_pages": key_numbers, "value_pages": value_numbers})
+    int8 = {**step, "key_pages": keys, "value_pages": values}
+    got = extend_attention_triton(**int8, key_scales=key_scales, value_scales=value_scales)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
