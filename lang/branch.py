@@ -4,6 +4,7 @@ Everything here returns at once, from any thread; what must be waited for comes 
 `AsyncState` are two faces of this. Knows ir, transcript and lane; no asyncio, no engine.
 """
 
+import weakref
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextvars import copy_context
@@ -62,6 +63,8 @@ class Branch:
         """Everything generated here, also what was rolled back."""
         self.forks: list[ForkRecord] = []
         self.joined = False
+        self.faces: weakref.WeakSet[Any] = weakref.WeakSet()
+        """The states that somebody still holds: only they can ask for the text later."""
         self.last_text: str | None = None
         """Taken when the program ended."""
         self.nodes: list[ir.Node] = []

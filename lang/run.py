@@ -7,7 +7,6 @@ timeout, a parent that ended). In each case its program is closed in the engine,
 import asyncio
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
@@ -68,8 +67,6 @@ class Run:
         self.program_id: str | None = settings.program.program_id
         self.branches: list[Branch] = []
         self.children: list[Run] = []
-        self.faces: weakref.WeakSet[HasBranch] = weakref.WeakSet()
-        """The states that somebody still holds: only they can ask for a text later."""
         self.error: BaseException | None = None
         self.seen: set[int] = set()
         """Branches (by id) whose error was raised or asked for."""
@@ -186,12 +183,9 @@ class Run:
             await asyncio.gather(*map(wait_async, ends), return_exceptions=True)
 
     async def _keep_texts(self) -> None:
-        for branch in self._asked():
-            if branch.lane.error is None and not branch.lane.closed:
+        for branch in self.branches:
+            if branch.faces and branch.lane.error is None and not branch.lane.closed:
                 branch.last_text = await branch.lane.text()
-
-    def _asked(self) -> list[Branch]:
-        return [face.branch for face in list(self.faces)]
 
     async def _close(self) -> None:
         root = self.root.lane.handle
@@ -216,7 +210,7 @@ class Run:
             branch.lane.cancel(error)
             self.seen.add(id(branch))
         await asyncio.gather(wait_async(branch.drained()), return_exceptions=True)
-        if branch in self._asked() and branch.lane.error is None and self.client is not None:
+        if branch.faces and branch.lane.error is None and self.client is not None:
             branch.last_text = await branch.lane.text()
         await branch.lane.close()
 

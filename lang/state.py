@@ -39,7 +39,7 @@ class Face:
         self.branch = branch
         self.ret_value: Any = None
         """What the program's function returned."""
-        branch.run.faces.add(self)
+        branch.faces.add(self)
 
     # Saying
 
