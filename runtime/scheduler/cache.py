@@ -106,7 +106,7 @@ class PrefixCache:
         head = (
             Head(match.partial.page, match.partial.num_tokens) if match.partial and match.partial.num_tokens else None
         )
-        found, leader = self.open_pages.find(key, wanted)
+        found, leader = self.open_pages.find(key, wanted, head.num_tokens if head else 0)
         if found is not None and (head is None or found.num_tokens > head.num_tokens or found.tail is not None):
             head = Head(*found) if head is None or found.num_tokens >= head.num_tokens else head
         return Found(match, whole, head, key, leader)
@@ -299,6 +299,8 @@ class PrefixCache:
         rewritten_at = seq.request.rewritten_at
         if rewritten_at is not None and at_token >= rewritten_at:
             return {"cause": "template_rewrote", **miss}
+        if 0 < seq.num_known - 1 <= at_token:  # all that the branch ever had is here: the rest is new
+            return {"cause": "never_seen", **miss}
         return {**_explanation(self.tree, found.match, seq), **miss}
 
     # Counting --------------------------------------------------------------------------------------------------------

@@ -60,9 +60,9 @@ class OpenPages:
 
     # Finding ---------------------------------------------------------------------------------------------------------
 
-    def find(self, key: PathKey, wanted: NDArray[np.int32]) -> tuple[OpenHead | None, Sequence | None]:
+    def find(self, key: PathKey, wanted: NDArray[np.int32], num_had: int) -> tuple[OpenHead | None, Sequence | None]:
         """The open page whose head has most of `wanted`; and the running prefill, if there is one, that will soon have
-        more of it than that."""
+        more of it than that, and than the `num_had` tokens that the tree has."""
         best: OpenHead | None = None
         for tail in self._tails.get(key, ()):
             shared = common_prefix(tail.tokens, wanted)
@@ -77,7 +77,8 @@ class OpenPages:
                 best = head
             if coming > num_coming:
                 num_coming, leader = coming, seq
-        is_behind = leader is not None and num_coming - (best.num_tokens if best else 0) >= self._worth_waiting
+        num_here = max(num_had, best.num_tokens if best else 0)
+        is_behind = leader is not None and num_coming - num_here >= self._worth_waiting
         return best, leader if is_behind else None
 
     def _compare(self, seq: Sequence, wanted: NDArray[np.int32]) -> tuple[OpenHead, int]:

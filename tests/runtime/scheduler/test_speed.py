@@ -46,14 +46,14 @@ def test_a_step_costs_less_than_a_millisecond_with_a_thousand_programs() -> None
         come_back()
     milliseconds = []
     for _ in range(600):
-        began = time.perf_counter()
+        began = time.thread_time()
         plan = scheduler.schedule()
-        planned = time.perf_counter()
+        planned = time.thread_time()
         result = instantly(plan)
-        computed = time.perf_counter()
+        computed = time.thread_time()
         scheduler.commit(result)
         ended = scheduler.take_ended()
-        milliseconds.append(1e3 * (planned - began + time.perf_counter() - computed))
+        milliseconds.append(1e3 * (planned - began + time.thread_time() - computed))
         for each in ended:
             program = owner.pop(each.seq.id)
             cursors[program] = each.cursor
