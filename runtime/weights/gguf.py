@@ -64,11 +64,13 @@ def open_gguf(path: Path) -> GgufFile:
     start = -(-cursor.position // alignment) * alignment
     tensors = {record.name: record._replace(offset=start + record.offset) for record in records}
     for record in tensors.values():
-        _check_inside(path, record, len(data))
+        _check_place(path, record, len(data), alignment)
     return GgufFile(path, metadata, tensors, data)
 
 
-def _check_inside(path: Path, record: TensorRecord, size: int) -> None:
+def _check_place(path: Path, record: TensorRecord, size: int, alignment: int) -> None:
+    if record.offset % alignment:
+        raise WeightsCorrupt(f"{path} is damaged: tensor {record.name!r} lies at {record.offset}, not aligned.")
     if record.offset + record.num_bytes > size:
         raise WeightsCorrupt(
             f"{path} is cut short: tensor {record.name!r} ends at byte {record.offset + record.num_bytes}, "
@@ -176,7 +178,7 @@ class _Cursor:
         return TensorRecord(name, shape, kind, offset, kind.num_bytes(self._check_row(name, shape, kind)))
 
     def _check_row(self, name: str, shape: tuple[int, ...], kind: GgmlType) -> tuple[int, ...]:
-        if not shape or shape[-1] % kind.block_size:
+        if not shape or 0 in shape or shape[-1] % kind.block_size:
             raise WeightsCorrupt(
                 f"{self.path}: tensor {name!r} of shape {shape} is not whole {kind.name} blocks of {kind.block_size}."
             )

@@ -86,8 +86,10 @@ class GgufSource:
 
     def read(self, name: str, dtype: torch.dtype = torch.float32) -> Tensor:
         """Numbers, dequantised in float32 and rounded to `dtype` once. A fresh tensor."""
-        tensor = self._numbers(self._record(name), dtype)
-        return self._undo(name, tensor)
+        record = self._record(name)
+        if self._counts_from_one(name):  # in float32: 1.01 has lost most of its 0.01 once it is rounded
+            return self._undo(name, self._numbers(record, torch.float32)).to(dtype)
+        return self._undo(name, self._numbers(record, dtype))
 
     def read_raw(self, name: str) -> QuantizedTensor | Tensor:
         """ggml blocks where the tensor is quantised, else numbers in the file's dtype."""
@@ -117,13 +119,18 @@ class GgufSource:
 
     def _undo(self, name: str, tensor: Tensor) -> Tensor:
         """Back to Hugging Face's rows and norms. Works on numbers and on rows of blocks."""
-        if self.config.model_type == "gemma3_text":
-            return tensor - 1 if name.endswith("norm.weight") else tensor
-        if self.config.model_type != "llama":
+        if self._counts_from_one(name):
+            return tensor - 1
+        heads = {"q_proj": self.config.num_heads, "k_proj": self.config.num_kv_heads}.get(name.split(".")[-2])
+        if heads is None or self.config.model_type != "llama":
             return tensor
-        if ".q_proj." in name:
-            return _without_interleaving(tensor, self.config.num_heads)
-        return _without_interleaving(tensor, self.config.num_kv_heads) if ".k_proj." in name else tensor
+        if len(tensor) % (2 * heads):
+            raise WeightsCorrupt(f"{self.path}: {name} has {len(tensor)} rows, which {heads} heads can't share.")
+        return _without_interleaving(tensor, heads)
+
+    def _counts_from_one(self, name: str) -> bool:
+        """Gemma files store 1 + w as a norm's weight w."""
+        return self.config.model_type == "gemma3_text" and name.endswith("norm.weight")
 
     # ---- what comes with the tensors
 

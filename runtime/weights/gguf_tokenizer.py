@@ -87,12 +87,12 @@ def _list(metadata: Mapping[str, Any], key: str) -> list[Any]:
 
 def _byte_level(tokens: Sequence[str], metadata: Mapping[str, Any]) -> RawTokenizer:
     pre = str(metadata.get("tokenizer.ggml.pre", "default"))
-    pairs = [tuple(merge.split(" ", 1)) for merge in _list(metadata, "tokenizer.ggml.merges")]
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    try:
-        raw = RawTokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre in _WHOLE_WORDS_FIRST))
-    except Exception as error:  # the Rust side raises bare Exception: a merge of pieces that are not in the vocabulary
-        raise WeightsCorrupt(f"the GGUF file's merges don't fit its vocabulary: {error}") from error
+    pairs = [tuple(str(merge).split(" ", 1)) for merge in _list(metadata, "tokenizer.ggml.merges")]
+    for pair in pairs:  # the Rust side does not survive a merge that leads out of the vocabulary
+        if len(pair) != 2 or not (pair[0] in vocabulary and pair[1] in vocabulary and "".join(pair) in vocabulary):
+            raise WeightsCorrupt(f"the GGUF file's merge {' '.join(pair)!r} is not of pieces in its vocabulary.")
+    raw = RawTokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre in _WHOLE_WORDS_FIRST))
     raw.pre_tokenizer = _pre_tokenizer(
         pre, add_prefix_space=bool(metadata.get("tokenizer.ggml.add_space_prefix", False))
     )

@@ -1,5 +1,7 @@
 """A GGUF file of each family, written as llama.cpp's converter writes it, reads as transformers reads it."""
 
+import contextlib
+import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from ramet.runtime.errors import ModelError
 from ramet.runtime.models.base import QuantizedTensor
 from ramet.runtime.models.registry import build_model
 from ramet.runtime.weights.ggml import GGML_TYPES, dequantize
@@ -35,7 +38,7 @@ def write_gguf(path: Path, architecture: str, *, extra: Mapping[str, Any] = {}) 
         (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(f"{architecture}.{key}", value)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
-    writer.add_token_list([chr(0x100 + i) for i in range(VOCAB)])
+    writer.add_token_list([*(chr(0x100 + i) for i in range(VOCAB - 1)), "\u0101\u0102"])
     writer.add_token_merges(["\u0101 \u0102"])
     for name, shape, kind in tensors_of(architecture):
         add_tensor(writer, name, shape, kind)
@@ -121,11 +124,26 @@ def test_raw_blocks_stand_for_the_same_numbers(path: Path) -> None:
     assert quantised > 5
 
 
+def test_flipped_bytes_are_survived_or_told(path: Path) -> None:
+    """Damage to the header and metadata: an error that names the file's fault, or a model; never anything else."""
+    whole, rng = path.read_bytes(), random.Random(1)
+    header = whole.find(b"blk.1.attn_v.weight") + 60
+    for _ in range(150):
+        damaged = bytearray(whole)
+        for _ in range(rng.choice([1, 1, 3])):
+            damaged[rng.randrange(header)] = rng.choice([0, 1, 255, rng.randrange(256)])
+        path.write_bytes(damaged)
+        with contextlib.suppress(ModelError):
+            source = open_source(path)
+            source.tokenizer()
+            build_model(source.config, source, dtype=torch.float32, num_positions=64)
+
+
 def test_bfloat16_is_the_rounded_float32(path: Path) -> None:
     source = GgufSource(path)
     for name in source.names():
         low, full = source.read(name, torch.bfloat16), source.read(name)
-        torch.testing.assert_close(low.float(), full, rtol=2**-7, atol=2**-7)
+        assert torch.equal(low, full.bfloat16())
         assert low.is_contiguous() and source.num_bytes(name) > 0
 
 
