@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import msgspec
 from tokenizers import AddedToken, decoders, pre_tokenizers
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers.models import BPE
@@ -48,11 +49,8 @@ def make_app(client: LocalClient, config: ServeConfig | None = None, template: s
     config = config or ServeConfig()
     state = ServerState(config, Metrics(), lambda: {"status": "ready"})
     source = template or client.card.chat_template
-    context = make_context(client, client.card, byte_tokenizer(), ChatTemplate(source, eos_token="<|im_end|>"), config)
-    if template is not None:
-        from ramet.runtime.serve.tools.registry import find_format
-
-        context.tool_format = find_format(template)
+    card = msgspec.structs.replace(client.card, chat_template=source)
+    context = make_context(client, card, byte_tokenizer(), ChatTemplate(source, eos_token="<|im_end|>"), config)
     state.set_context(context)
     return create_app(state)
 

@@ -339,3 +339,87 @@ async def test_stop_strings_cut_the_text() -> None:
             whole = await post(http, "/v1/chat/completions", {**ASK, "stop": stop})
             assert whole["choices"][0]["message"]["content"] == "one "
             assert whole["choices"][0]["finish_reason"] == "stop"
+
+
+STYLES: dict[str, tuple[Any, Any]] = {
+    "exact (openai-agents, llama-index, crewai)": (lambda text: text, None),
+    "compact (pydantic-ai)": (
+        lambda text: json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":")),
+        None,
+    ),
+    "compact, empty content (opencode)": (lambda text: json.dumps(json.loads(text), separators=(",", ":")), ""),
+    "spaced, not escaped (langchain, haystack)": (lambda text: json.dumps(json.loads(text), ensure_ascii=False), None),
+    "spaced, escaped (ag2)": (lambda text: json.dumps(json.loads(text)), None),
+    "sorted keys": (lambda text: json.dumps(json.loads(text), sort_keys=True), []),
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+async def test_six_turns_hit_whatever_the_client_does_to_the_json(style: str) -> None:
+    """Acceptance T8 in the wire forms of clients.md section 7: at every turn, 90 % of what could be reused is."""
+    dump, content = STYLES[style]
+    history: list[Any] = [{"role": "user", "content": "What is the weather? " + "Think of the mountains. " * 10}]
+    reusable = 0
+    async with served([CALL] * 6, template=HERMES, num_pages=4096) as http:
+        for turn in range(6):
+            answer = await post(http, "/v1/chat/completions", {"messages": history, "tools": [WEATHER]})
+            usage = answer["usage"]
+            cached = usage["prompt_tokens_details"]["cached_tokens"]
+            assert cached >= 0.9 * reusable, f"turn {turn}: {cached} of {reusable}"
+            reusable = usage["prompt_tokens"] + usage["completion_tokens"] - 1
+            (call,) = answer["choices"][0]["message"]["tool_calls"]
+            function = {"name": call["function"]["name"], "arguments": dump(call["function"]["arguments"])}
+            history += [
+                {"role": "assistant", "content": content, "tool_calls": [{**call, "function": function}]},
+                {"role": "tool", "tool_call_id": call["id"], "content": f"sunny, reading {turn}"},
+            ]
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+async def test_reasoning_is_split_off_and_accepted_back_under_every_name(name: str) -> None:
+    """Case list, row 11."""
+    template = HERMES.replace(
+        "{{ message.content }}", "<think>{{ message.reasoning_content }}</think>{{ message.content }}"
+    )
+    async with served("<think>\nHm.\n</think>\n\nYes.", template=template) as http:
+        first = (await post(http, "/v1/chat/completions", ASK))["choices"][0]["message"]
+        assert (first["reasoning_content"], first["content"]) == ("Hm.\n", "Yes.")
+        tokens = [
+            (await post(http, "/tokenize", {"messages": [{"role": "assistant", "content": "x", key: "deep"}]}))["count"]
+            for key in (name, "nothing")
+        ]
+    assert tokens[0] == tokens[1] + len("deep")
+
+
+async def test_a_template_that_rewrites_history_still_answers_and_keeps_the_head() -> None:
+    """Case list, rows 1 to 3: thoughts vanish from history, the last message is marked; never an error."""
+    flips = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}{{ ' last' if loop.last }}\n"
+        "{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    head = {"role": "system", "content": "You are kind. " * 20}
+    async with served("<think>Long thoughts.</think>Yes.", template=flips) as http:
+        messages = [head, {"role": "user", "content": "Hi"}]
+        first = await post(http, "/v1/chat/completions", {"messages": messages})
+        messages += [
+            {"role": "assistant", "content": first["choices"][0]["message"]["content"]},
+            {"role": "user", "content": "So?"},
+        ]
+        second = await post(http, "/v1/chat/completions", {"messages": messages, "explain": True})
+        cold = await post(http, "/v1/chat/completions", {"messages": messages, "cache_salt": "other"})
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= len(head["content"])
+    assert second["choices"][0]["message"] == cold["choices"][0]["message"]
+
+
+async def test_finish_reasons_are_the_four_that_clients_know() -> None:
+    """Case list, row 19."""
+    async with served("word " * 50) as http:
+        length = await post(http, "/v1/chat/completions", {**ASK, "max_tokens": 3})
+        stop = await post(http, "/v1/chat/completions", {**ASK, "stop": "word w"})
+        refused = await post(http, "/v1/chat/completions", {**ASK, "max_tokens": -1}, 400)
+        completion = await post(http, "/v1/completions", {"prompt": "x", "max_tokens": 3})
+    assert length["choices"][0]["finish_reason"] == "length"
+    assert stop["choices"][0]["finish_reason"] == "stop"
+    assert completion["choices"][0]["finish_reason"] == "length"
+    assert refused["error"]["param"] == "max_tokens"
