@@ -64,11 +64,23 @@ def _levels(sizes: Floats) -> Floats:
     return np.concatenate([[0.0], np.geomspace(low, high, NUM_LEVELS - 1)]) if high > low else np.array([0.0])
 
 
+class RunningMean:
+    """Of all that was added."""
+
+    def __init__(self) -> None:
+        self.mean, self._count = 0.0, 0
+
+    def add(self, value: float) -> None:
+        self._count += 1
+        self.mean += (value - self.mean) / self._count
+
+
 class ClassHistory:
     """Sizes of the finished programs of one class, and the table made of them now and then."""
 
     def __init__(self) -> None:
         self._sizes: list[float] = []
+        self._mean = RunningMean()
         self._num_since = 0
         self.table: GittinsTable | None = None
         """None until `MIN_COMPLETIONS` have ended."""
@@ -76,11 +88,12 @@ class ClassHistory:
     @property
     def mean(self) -> float:
         """Of the sizes seen; 0 before there are any."""
-        return sum(self._sizes) / len(self._sizes) if self._sizes else 0.0
+        return self._mean.mean
 
     def complete(self, size: float) -> None:
         """A program of the class ended with this total service."""
         self._sizes.append(max(size, 1e-12))
+        self._mean.add(size)
         del self._sizes[:-MAX_REMEMBERED]
         self._num_since += 1
         is_first = self.table is None and len(self._sizes) >= MIN_COMPLETIONS

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ramet.radix.node import Cursor
 from ramet.runtime.scheduler.estimator import GapEstimator, Key
 from ramet.runtime.scheduler.fairshare import FairShare, VirtualTime
-from ramet.runtime.scheduler.gittins import ClassHistory
+from ramet.runtime.scheduler.gittins import ClassHistory, RunningMean
 from ramet.runtime.types import GapKind, ProgramSpec
 
 
@@ -158,6 +158,7 @@ class ProgramTable:
         self.estimator = GapEstimator()
         self.virtual = VirtualTime()
         self.classes: dict[tuple[str, str], ClassHistory] = defaultdict(ClassHistory)
+        self._all = RunningMean()
         self.num_done = 0
         self.full_until_s = float("-inf")
         """Until then no new program is tried: one did not fit, and no other has ended since."""
@@ -269,6 +270,7 @@ class ProgramTable:
         self.virtual.leave(program.share)
         if program.attained > 0:
             self.classes[program.class_key].complete(program.attained)
+            self._all.add(program.attained)
         program.state = State.DONE
         self.num_done += 1
         return program
@@ -281,11 +283,15 @@ class ProgramTable:
 
     def predicted_cost(self, program: Program) -> float:
         """Total service: the mean of its class, or what it has had if that is more."""
-        return max(self.classes[program.class_key].mean, program.attained)
+        return max(self.mean_cost(program.class_key), program.attained)
+
+    def mean_cost(self, class_key: tuple[str, str]) -> float:
+        """Mean service of the finished programs of a class; of all programs, while none of the class has finished."""
+        return self.classes[class_key].mean or self._all.mean
 
     def is_starving(self, program: Program) -> bool:
         """Is it later than fair sharing would have let it be, by more than one program of its class?"""
-        mean = self.classes[program.class_key].mean
+        mean = self.mean_cost(program.class_key)
         if mean <= 0.0:
             return False
         return self.virtual.now > program.share.finish(self.predicted_cost(program)) + mean

@@ -29,13 +29,13 @@ class WorkingSetConfig:
     """After one did not fit, the next is tried when a program ended, or after so long."""
     theta: float = 0.6
     """Start of the admitted share of the pool."""
-    theta_min: float = 0.3
+    theta_min: float = 0.4
     theta_max: float = 1.0
     raise_by: float = 0.02
     """Added after each window in which little was recomputed, ..."""
     cut_to: float = 0.9
     """... multiplied when more than `tolerated` of the window's prefill was recomputation after eviction."""
-    tolerated: float = 0.3
+    tolerated: float = 0.4
     window_share: float = 0.1
     """A window is this share of the pool, in prefilled tokens."""
 
@@ -108,14 +108,22 @@ class ProgramAdmission:
         program = self._table.find(seq.program_id)
         if program is None or program.is_admitted:
             return True
-        held = self._set.tokens(self._clock.now(), num_leased * self._page_size)
-        need = num_new_pages * self._page_size + self._table.expected_growth(program.class_key)
-        program.is_admitted = held + need <= self.theta * num_pages * self._page_size
+        program.is_admitted = self._table.is_starving(program) or self._fits(
+            seq, program, num_new_pages, num_leased, num_pages
+        )
         if not program.is_admitted:
             self._table.refuse(self._clock.now() + self.config.retry_s)
         else:
             self._set.add(self._table.expected_growth(program.class_key))  # its prompt is leased from now on
         return program.is_admitted
+
+    def _fits(self, seq: Sequence, program: Program, num_new_pages: int, num_leased: int, num_pages: int) -> bool:
+        """The working set and the newcomer in theta of the pool. The prefix that it finds is held whether it comes or
+        not: theta is of what that leaves, so a branch of a large prefix is not refused for its parent's size."""
+        held = self._set.tokens(self._clock.now(), num_leased * self._page_size)
+        need = num_new_pages * self._page_size + self._table.expected_growth(program.class_key)
+        found = max(0, seq.num_tokens - num_new_pages * self._page_size)
+        return held - found + need <= self.theta * (num_pages * self._page_size - found)
 
     def note_prefill(self, num_tokens: int, num_recomputed: int, pool_tokens: int) -> None:
         """A turn computed `num_tokens` of its prompt, `num_recomputed` of which had been evicted: the outer loop."""

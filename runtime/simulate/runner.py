@@ -64,6 +64,8 @@ class SessionRecord:
     num_turns: int
     workload: str
     tenant: str
+    service: float
+    """KV-token-seconds and compute, as the program table counts them."""
 
 
 @dataclass(slots=True)
@@ -125,6 +127,8 @@ class Runner:
         self._heads: dict[str, array[int]] = {}
         self._backlog: Iterator[Session] = iter(())
         self.replay = Replay()
+        self.on_decision: Callable[[float], None] | None = None
+        """Told the wall seconds of each step's schedule() and commit()."""
 
     def use_executor(self, executor: SimulatedExecutor) -> None:
         """Another executor, before the run."""
@@ -142,6 +146,11 @@ class Runner:
         for session in sessions:
             self._arrive(session, session.arrived_s)
         return self._run(until_s)
+
+    @property
+    def num_nodes(self) -> int:
+        """Of the radix tree, now."""
+        return self._scheduler.cache.num_nodes
 
     def check_idle(self) -> None:
         """AssertionError unless every page has its one owner, and none is leased."""
@@ -164,7 +173,7 @@ class Runner:
 
     def _step(self) -> bool:
         """One turn of the engine's loop; False where nothing could be computed."""
-        began = time.perf_counter()
+        began, before_s = time.perf_counter(), self.replay.policy_s
         if self._before_step is not None:
             self._before_step(self._clock.seconds)
         plan = self._scheduler.schedule()
@@ -176,7 +185,9 @@ class Runner:
         if plan.rows:
             self._feed.stepped(plan, result.compute_s)
         self._scheduler.commit(result if plan.rows else StepResult(()))
-        self.replay.policy_s += time.perf_counter() - began
+        decided_s = self.replay.policy_s = self.replay.policy_s + time.perf_counter() - began
+        if self.on_decision is not None and plan.rows:
+            self.on_decision(decided_s - before_s)
         for ended in self._scheduler.take_ended():
             self._turn_ended(ended)
         self.replay.num_steps += bool(plan.rows)
@@ -266,6 +277,8 @@ class Runner:
         if turn.gap is not None and not is_last:
             self._returns_at[session.name] = now + turn.gap.duration_s
         self._feed.ended(ended)
+        program = self._feed.table.find(session.name)
+        service = program.attained if program is not None else 0.0
         if self._host is not None:
             self._write_through(session.name, len(live.row), is_last)
         if is_last or turn.gap is None:
@@ -276,7 +289,7 @@ class Runner:
             heapq.heappush(self._events, (now + turn.gap.duration_s, next(self._serial), live))
             return
         self.replay.sessions.append(
-            SessionRecord(session.name, live.started_s, now, live.place, session.workload, session.tenant)
+            SessionRecord(session.name, live.started_s, now, live.place, session.workload, session.tenant, service)
         )
         following = next(self._backlog, None)
         if following is not None:

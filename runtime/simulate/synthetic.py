@@ -19,7 +19,7 @@ class Shape(NamedTuple):
 
 AUTELLIX = {"chat": Shape(6.66, 80, 256, 277), "tools": Shape(10.75, 70, 735, 34)}
 """Autellix, table of workloads; its third, tree search, is of parallel calls."""
-OUTPUT_SHARE = 0.03
+OUTPUT_SHARE = 0.02
 """Of a Continuum session's tokens; ours, for the paper gives the sum."""
 
 

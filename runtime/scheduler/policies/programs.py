@@ -1,8 +1,8 @@
 """What all orders of programs have in common. Each policy adds an index: how urgent is this program's turn?
 
-Rank, smallest first. While memory is full: programs that were let in, then those that came back to nothing, then new
-ones, so that one that does not fit blocks none of those that do. Then starving ones before the rest, oldest first; then
-the index; then who runs before who waits, for a tie is no reason to change horses; then arrival.
+Rank, smallest first: starving programs, oldest first. Then, while memory is full, programs that were let in, those that
+came back to nothing, and new ones, so that one that does not fit blocks none of those that do. Then the index; then who
+runs before who waits, for a tie is no reason to change horses; then arrival.
 """
 
 from collections.abc import Callable
@@ -49,12 +49,11 @@ class ProgramOrder:
         program = self._table.find(seq.program_id)
         turn = program.turns.get(seq.id) if program is not None else None
         if program is None or turn is None:
-            return (2.0, 1.0, seq.arrived_s, seq.arrival)  # a plain request: as a new program
-        tier = self._tier(program, now_s)
+            return (2.0, seq.arrived_s, seq.arrival)  # a plain request: as a new program
         if self._is_starving(program, turn, now_s):
-            return (tier, 0.0, program.arrived_s, seq.arrival)
+            return (-1.0, program.arrived_s, seq.arrival)
         index = self._index(program, turn, now_s)
-        return (tier, 1.0, *index, not seq.is_running, program.arrived_s, seq.arrival)
+        return (self._tier(program, now_s), *index, not seq.is_running, program.arrived_s, seq.arrival)
 
     def _tier(self, program: Program, now_s: float) -> float:
         """While memory is full, who was let in goes before who was not."""

@@ -23,6 +23,8 @@ from ramet.runtime.simulate.workload import coding_sessions, starting_sessions
 
 POOL_TOKENS = 600_000
 UNLIMITED_TOKENS = 6_000_000
+REPORTED_SEEDS = (2, 3, 4)
+"""Settings of ours were chosen on seeds 0 and 1."""
 OURS, LRU, THUNDER = BASELINES["B7"], BASELINES["B0"], BASELINES["B6"]
 _PAGE = "pages of 64 tokens; a decode step stands for up to 16, each charged as its own"
 
@@ -51,7 +53,7 @@ def s6(
     traces: Path,
     *,
     loads: Sequence[int] = (24, 48, 72, 96),
-    seeds: Sequence[int] = (0, 1, 2),
+    seeds: Sequence[int] = REPORTED_SEEDS,
     until_s: float = 1200.0,
     policies: Sequence[str] = (LRU, OURS),
 ) -> Figure:
@@ -88,7 +90,7 @@ def _load_checks(
     return checks
 
 
-def s12(traces: Path, *, num_sessions: int = 96, seed: int = 0) -> Figure:
+def s12(traces: Path, *, num_sessions: int = 96, seed: int = REPORTED_SEEDS[0]) -> Figure:
     """A batch, all at once, to its end."""
     runs = {
         "unlimited": _batch(LRU, UNLIMITED_TOKENS, num_sessions, seed, traces),
@@ -124,7 +126,7 @@ def _midrun_rate(replay: Replay) -> float:
     return (4 * len(ends) // 5 - len(ends) // 5) / (last - first) * 60
 
 
-def s7(traces: Path | None = None, *, seeds: Sequence[int] = (0, 1, 2), pool_tokens: int = 60_000) -> Figure:
+def s7(traces: Path | None = None, *, seeds: Sequence[int] = REPORTED_SEEDS, pool_tokens: int = 60_000) -> Figure:
     """Who waits: sessions of different starting size, come within 13 s."""
     values = {}
     for name, policy in (("ours", OURS), ("thunder_rule", THUNDER), ("lru", LRU)):
