@@ -88,10 +88,7 @@ def _list(metadata: Mapping[str, Any], key: str) -> list[Any]:
 def _byte_level(tokens: Sequence[str], metadata: Mapping[str, Any]) -> RawTokenizer:
     pre = str(metadata.get("tokenizer.ggml.pre", "default"))
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    pairs = [tuple(str(merge).split(" ", 1)) for merge in _list(metadata, "tokenizer.ggml.merges")]
-    for pair in pairs:  # the Rust side does not survive a merge that leads out of the vocabulary
-        if len(pair) != 2 or not (pair[0] in vocabulary and pair[1] in vocabulary and "".join(pair) in vocabulary):
-            raise WeightsCorrupt(f"the GGUF file's merge {' '.join(pair)!r} is not of pieces in its vocabulary.")
+    pairs = _pairs(_list(metadata, "tokenizer.ggml.merges"), vocabulary)
     raw = RawTokenizer(models.BPE(vocabulary, pairs, ignore_merges=pre in _WHOLE_WORDS_FIRST))
     raw.pre_tokenizer = _pre_tokenizer(
         pre, add_prefix_space=bool(metadata.get("tokenizer.ggml.add_space_prefix", False))
@@ -100,6 +97,17 @@ def _byte_level(tokens: Sequence[str], metadata: Mapping[str, Any]) -> RawTokeni
     if pre in _QWEN2_LIKE:
         raw.normalizer = normalizers.NFC()
     return raw
+
+
+def _pairs(merges: Sequence[str], vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Each merge as its two pieces. Checked, because the Rust side dies of one that leads out of the vocabulary."""
+    pairs = []
+    for merge in merges:
+        left, _, right = str(merge).partition(" ")
+        if not (left in vocabulary and right in vocabulary and left + right in vocabulary):
+            raise WeightsCorrupt(f"the GGUF file's merge {merge!r} is not of pieces in its vocabulary.")
+        pairs.append((left, right))
+    return pairs
 
 
 def _pre_tokenizer(pre: str, *, add_prefix_space: bool) -> pre_tokenizers.PreTokenizer:
