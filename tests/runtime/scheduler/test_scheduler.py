@@ -6,6 +6,7 @@ import pytest
 from tests.runtime.scheduler.driver import GREEDY, Driver, undisturbed
 
 from ramet.radix.key import as_tokens
+from ramet.runtime.scheduler.cache import PrefixCache
 from ramet.runtime.scheduler.token_row import TokenRow
 from ramet.runtime.types import Failed, Finished, GenerateSpec, Paused, Queued, Resumed, Sampling, Started
 from ramet.scripted.sampling import log_softmax
@@ -105,6 +106,23 @@ def test_two_requests_with_one_new_prompt_compute_it_once() -> None:
     # each child's own tokens, and the two of its three outputs that were fed back
     assert driver.num_computed <= 500 + 8 * (own + 2)
     assert sum(driver.last(each).usage.cached_tokens for each in range(8)) >= 7 * 500
+
+
+def test_a_waiting_twin_sleeps_until_its_leader_has_what_both_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    look = PrefixCache.look
+    monkeypatch.setattr(PrefixCache, "look", lambda self, seq: looks.append(seq.id) or look(self, seq))
+    driver = Driver(max_step_tokens=64, num_pages=4096)
+    for number in range(8):
+        driver.submit([*text(5000), *f"child {number}".encode()], spec(1))
+    driver.run()
+    assert len(driver.recorder.plans) > 70 and len(looks) <= 8 * 4
+    # the tree has all that these share: nobody has anything to wait for
+    looks.clear()
+    for number in range(8):
+        driver.submit([*text(5000), *f"other {number}".encode()], spec(1))
+    driver.step()
+    assert len(looks) == 8
 
 
 def test_a_waiting_twin_goes_on_by_itself_when_its_leader_is_aborted() -> None:
