@@ -49,11 +49,11 @@ async def run_turn(engine: EngineClient, turn: Turn, kept: KeptBranches) -> Asyn
         if turn.n > 1:
             branches += await engine.fork(branches[0], turn.n - 1)
         specs = [_nth_spec(turn.spec, index) for index in range(turn.n)]
-        events = _single(engine, branches[0], specs[0]) if turn.n == 1 else _merged(engine, branches, specs)
-        async with closing(events) as choices:
-            async for choice in choices:
-                ended = isinstance(choice.event, Finished)
-                yield choice
+        events = [engine.generate(branch, spec) for branch, spec in zip(branches, specs, strict=True)]
+        async with closing(merged(events)) as choices:
+            async for number, event in choices:
+                ended = isinstance(event, Finished)
+                yield Choice(number, event)
     finally:
         await asyncio.shield(_end(engine, turn, kept, branches, ended=ended))
 
@@ -78,12 +78,6 @@ async def _end(
             await kept.put(turn.program.program_id, branches[0])
     else:
         await _close(engine, branches)
-
-
-async def _single(engine: EngineClient, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Choice]:
-    async with closing(engine.generate(branch, spec)) as events:
-        async for event in events:
-            yield Choice(0, event)
 
 
 def _nth_spec(spec: GenerateSpec, index: int) -> GenerateSpec:
@@ -111,31 +105,35 @@ async def closing(items: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
             await close()
 
 
-async def _merged(
-    engine: EngineClient, branches: Sequence[BranchHandle], specs: Sequence[GenerateSpec]
-) -> AsyncIterator[Choice]:
-    queue: asyncio.Queue[Choice | RametError | None] = asyncio.Queue()
+async def merged(sources: Sequence[AsyncIterator[T]]) -> AsyncIterator[tuple[int, T]]:
+    """The items of all sources as they come, each with its source's number; the first error ends all of them."""
+    if len(sources) == 1:
+        async with closing(sources[0]) as only:
+            async for item in only:
+                yield 0, item
+        return
+    queue: asyncio.Queue[tuple[int, T] | RametError | None] = asyncio.Queue()
 
-    async def pump(index: int) -> None:
+    async def pump(number: int) -> None:
         try:
-            async with closing(engine.generate(branches[index], specs[index])) as events:
-                async for event in events:
-                    queue.put_nowait(Choice(index, event))
+            async with closing(sources[number]) as items:
+                async for item in items:
+                    queue.put_nowait((number, item))
             queue.put_nowait(None)
         except RametError as error:
             queue.put_nowait(error)
 
-    tasks = [asyncio.create_task(pump(index)) for index in range(len(branches))]
+    tasks = [asyncio.create_task(pump(number)) for number in range(len(sources))]
     try:
         running = len(tasks)
         while running:
-            item = await queue.get()
-            if isinstance(item, RametError):
-                raise item
-            if item is None:
+            found = await queue.get()
+            if isinstance(found, RametError):
+                raise found
+            if found is None:
                 running -= 1
             else:
-                yield item
+                yield found
     finally:
         for task in tasks:
             task.cancel()

@@ -1,6 +1,5 @@
 """What every route does around its adapter: find the context, read the body, count the request, log one line."""
 
-import asyncio
 import contextlib
 import logging
 import time
@@ -17,7 +16,7 @@ from ramet.runtime.serve.context import ServeContext
 from ramet.runtime.serve.disconnect import until_gone
 from ramet.runtime.serve.identify import Asker
 from ramet.runtime.serve.state import ServerState
-from ramet.runtime.serve.turn import Choice, Turn, closing, run_turn
+from ramet.runtime.serve.turn import Choice, Turn, closing, merged, run_turn
 from ramet.runtime.serve.usage import total
 from ramet.runtime.serve.wire_errors import json_response
 from ramet.runtime.types import Finished
@@ -49,39 +48,9 @@ async def body_of(http: Request, kind: type[T]) -> T:
 
 async def numbered(context: ServeContext, turns: Sequence[Turn]) -> AsyncIterator[Choice]:
     """The events of several turns at once: choice k of turn i has number i * n + k."""
-    if len(turns) == 1:
-        async with closing(run_turn(context.engine, turns[0], context.kept)) as choices:
-            async for choice in choices:
-                yield choice
-        return
-    queue: asyncio.Queue[Choice | RametError | None] = asyncio.Queue()
-    tasks = [asyncio.create_task(_pump(context, turn, index, queue)) for index, turn in enumerate(turns)]
-    try:
-        running = len(tasks)
-        while running:
-            item = await queue.get()
-            if isinstance(item, RametError):
-                raise item
-            if item is None:
-                running -= 1
-            else:
-                yield item
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _pump(
-    context: ServeContext, turn: Turn, index: int, queue: "asyncio.Queue[Choice | RametError | None]"
-) -> None:
-    try:
-        async with closing(run_turn(context.engine, turn, context.kept)) as choices:
-            async for number, event in choices:
-                queue.put_nowait(Choice(index * turn.n + number, event))
-        queue.put_nowait(None)
-    except RametError as error:
-        queue.put_nowait(error)
+    async with closing(merged([run_turn(context.engine, turn, context.kept) for turn in turns])) as choices:
+        async for index, (number, event) in choices:
+            yield Choice(index * turns[index].n + number, event)
 
 
 async def logged(events: AsyncIterator[Choice], http: Request, turn: Turn) -> AsyncIterator[Choice]:
