@@ -203,7 +203,16 @@ def _ids(value: object) -> list[int]:
 def _adds_bos(raw: RawTokenizer, settings: Mapping[str, Any], bos: int | None) -> bool:
     """What Hugging Face's own tokenizer puts before a plain text."""
     told = settings.get("add_bos_token")
-    return bool(told) if told is not None else raw.encode("x").ids[:1] == [bos]
+    if told is not None:
+        return bool(told)
+    try:
+        return bool(raw.encode("x").ids[:1] == [bos])
+    except BaseException as error:
+        if (
+            type(error).__name__ != "PanicException"
+        ):  # how Rust dies of a post-processor that names no token; no Exception
+            raise
+        raise WeightsCorrupt(f"tokenizer.json is damaged: its post-processor fails with {error}.") from error
 
 
 def _chat_templates(folder: Path, settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,8 @@
 """A Hugging Face folder: tokenizer, end tokens, templates and weights, wherever its many files say them."""
 
+import contextlib
 import json
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as RawTokenizer
 
-from ramet.runtime.errors import UnsupportedModel, WeightsCorrupt
+from ramet.runtime.errors import ModelError, UnsupportedModel, WeightsCorrupt
+from ramet.runtime.models.registry import build_model
 from ramet.runtime.weights.huggingface import HuggingFaceSource
 from ramet.runtime.weights.load import Progress, load
 
@@ -115,3 +118,32 @@ def test_a_tokenizer_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(WeightsCorrupt, match="not a tokenizer"):
         HuggingFaceSource(tmp_path).tokenizer()
+
+
+def test_a_post_processor_that_names_no_token(tmp_path: Path) -> None:
+    file = make_folder(tmp_path) / "tokenizer.json"
+    file.write_text(
+        file.read_text().replace(
+            '"SpecialToken": {\n          "id": "<bos>"', '"SpecialToken": {\n          "id": "<bus>"'
+        )
+    )
+    with pytest.raises(WeightsCorrupt, match="post-processor"):
+        HuggingFaceSource(tmp_path).tokenizer()
+
+
+def test_flipped_bytes_are_survived_or_told(tmp_path: Path) -> None:
+    settings = {"chat_template": "x", "eos_token": "<eos>", "bos_token": {"content": "<bos>"}}
+    make_folder(tmp_path, tokenizer_config_json=settings, generation_config_json={"eos_token_id": [5]})
+    originals = {file: file.read_bytes() for file in sorted(tmp_path.iterdir())}
+    rng = random.Random(0)
+    for _ in range(400):
+        file, whole = rng.choice(list(originals.items()))
+        damaged = bytearray(whole)
+        for _ in range(rng.choice([1, 2])):
+            damaged[rng.randrange(min(len(damaged), 900))] = rng.choice(b'0189"{}[],:nulltrue-.\x00\xff')
+        file.write_bytes(damaged)
+        with contextlib.suppress(ModelError):
+            source = HuggingFaceSource(tmp_path)
+            assert source.tokenizer().end_ids == source.generation_end_ids
+            build_model(source.config, source, dtype=torch.float32, num_positions=64)
+        file.write_bytes(whole)
