@@ -8,14 +8,11 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import torch
 
-from ramet.constrained import compile as grammars
-from ramet.constrained.grammar import CompiledGrammar
 from ramet.constrained.spec import Spec
-from ramet.constrained.vocabulary import Vocabulary
 from ramet.radix.tree import RadixTree
 from ramet.runtime.chat_template import ChatTemplate
 from ramet.runtime.clock import Clock, SystemClock
@@ -40,6 +37,9 @@ from ramet.runtime.weights.discover import find_model
 from ramet.runtime.weights.load import LoadedModel, Progress, SizedModel, load_source
 from ramet.runtime.weights.memory import free_memory_bytes, plan_memory
 from ramet.runtime.weights.source import WeightSource, open_source
+
+if TYPE_CHECKING:
+    from ramet.constrained.grammar import CompiledGrammar
 
 BytesRead = Callable[[int, int], None]
 """Bytes so far, bytes in all."""
@@ -199,18 +199,23 @@ def _as_progress(told: BytesRead) -> Callable[[Progress], None]:
 # What works, what decides --------------------------------------------------------------------------------------------
 
 
-def _grammar_compiler(loaded: LoadedModel) -> Callable[[Spec], CompiledGrammar]:
-    """Compiles over this model's vocabulary, which is read when the first grammar comes."""
+def _grammar_compiler(loaded: LoadedModel) -> "Callable[[Spec], CompiledGrammar]":
+    """Compiles over this model's vocabulary. Front ends and vocabulary are read when the first grammar comes: they take
+    half a second, and an engine without grammars starts without them."""
 
     @functools.cache
-    def vocabulary() -> Vocabulary:
-        return Vocabulary.from_tokenizer(loaded.tokenizer, more_end_ids=loaded.end_token_ids)
+    def compiler() -> "Callable[[Spec], CompiledGrammar]":
+        from ramet.constrained.compile import compile
+        from ramet.constrained.vocabulary import Vocabulary
 
-    return lambda spec: grammars.compile(spec, vocabulary())
+        vocabulary = Vocabulary.from_tokenizer(loaded.tokenizer, more_end_ids=loaded.end_token_ids)
+        return lambda spec: compile(spec, vocabulary)
+
+    return lambda spec: compiler()(spec)
 
 
 def _executor(
-    options: Options, loaded: LoadedModel, pool_pages: int, compile_grammar: Callable[[Spec], CompiledGrammar]
+    options: Options, loaded: LoadedModel, pool_pages: int, compile_grammar: "Callable[[Spec], CompiledGrammar]"
 ) -> LocalExecutor:
     kv = make_kv_pool(loaded.config, pool_pages, options.page_size, loaded.dtype, loaded.device)
     return LocalExecutor(
