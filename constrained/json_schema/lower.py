@@ -46,7 +46,7 @@ def lower_object(spec: JsonObject) -> Lowered:
 
 
 def validate_final(schema: str, value: Json) -> list[Failure]:
-    """What a finished value fails of a schema's text; empty for a valid value. Checks deferred keywords and all others."""
+    """What a finished value fails of a schema's text, deferred keywords included; empty for a valid value."""
     return failures(Document(json_text.parse(schema)), value)
 
 

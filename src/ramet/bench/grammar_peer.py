@@ -200,9 +200,10 @@ class _Peer:
             import llguidance
         except ImportError:
             raise NotCorrect("llguidance is not installed: pip install 'ramet[llguidance]'") from None
-        self.library, self.vocabulary = llguidance, vocabulary
-        wrapper: Any = llguidance.TokenizerWrapper(_PlainTokenizer(vocabulary, encode))
-        self.tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.size)
+        self.library: Any = llguidance
+        self.vocabulary = vocabulary
+        wrapper = self.library.TokenizerWrapper(_PlainTokenizer(vocabulary, encode))
+        self.tokenizer = self.library.LLTokenizer(wrapper, n_vocab=vocabulary.size)
 
     def matcher(self, schema: Any) -> Any | None:
         """None where it refuses the schema."""
