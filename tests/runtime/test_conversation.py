@@ -1,8 +1,11 @@
 """Chat turns on a branch: only what is new is appended, words stay as they were sampled, rewriting keeps the common
 head."""
 
+import random
+
 import pytest
 
+from ramet.runtime.chat_template import ChatTemplate
 from ramet.runtime.errors import BadRequest
 from ramet.runtime.types import GenerateSpec, Message, MessagesPiece, ProgramSpec, Sampling, TextPiece
 from ramet.testing import ByteTokenizer, RecordingExecutor, scripted_client
@@ -177,3 +180,67 @@ async def test_a_model_without_a_template_says_what_to_do() -> None:
             await client.extend(branch, [user("hi")])
         await client.extend(branch, [TextPiece("still here")])
         assert await client.text(branch) == "still here"
+
+
+FAMILIES = {
+    "marks": (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    ),
+    "trims": TRIMS,
+    "brackets": (
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[Q] {{ m.content }} [/Q]"
+        "{% elif m.role == 'system' %}[S]{{ m.content }}[/S]{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+    ),
+    "renames": (
+        "{% for m in messages %}<|im_start|>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}"
+        "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>model\n{% endif %}"
+    ),
+    "flips": (
+        "{% for m in messages %}<|im_start|>{{ m.role }}{{ '!' if loop.last and m.role == 'user' }}\n{{ m.content }}"
+        "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_chat_of_any_shape_reads_as_its_template_renders_it(family: str, seed: int) -> None:
+    """Turns, forks and rollbacks in any order: the branch's text is the whole conversation, rendered at once; and its
+    tokens are what the engine would have had from the start."""
+    chooser = random.Random(seed)
+    template = ChatTemplate(FAMILIES[family], bos_token="<|bos|>")
+
+    def reply(prompt: str) -> str:
+        return f"words {len(prompt) % 7}"
+
+    async with scripted_client(reply, page_size=4) as client:
+        client._template = template
+        branch = await client.open(ProgramSpec())
+        said: list[Message] = []
+        marks: list[tuple[object, list[Message]]] = []
+        for _ in range(14):
+            match chooser.choice(["turn", "turn", "turn", "fork", "mark", "back"]):
+                case "turn":
+                    new = [Message(role="user", content=f"question {chooser.randint(0, 99)}")]
+                    if not said and chooser.random() < 0.5:
+                        new.insert(0, Message(role="system", content="be kind"))
+                    await client.extend(branch, [MessagesPiece(messages=new, add_generation_prompt=True)])
+                    said += new
+                    prompt = template.render(said, add_generation_prompt=True)
+                    assert await client.text(branch) == prompt
+                    await say(client, branch)
+                    said.append(Message(role="assistant", content=reply(prompt)))
+                case "fork":
+                    branch = (await client.fork(branch, 2))[1]
+                case "mark":
+                    marks.append((await client.mark(branch), list(said)))
+                case "back" if marks:
+                    mark, said = marks.pop()
+                    said = list(said)
+                    await client.rollback(branch, mark)
+            await client.extend(branch, [MessagesPiece(messages=[])])
+            whole = template.render(said) if said else ""
+            if family != "flips" or not said or said[-1].role == "assistant":
+                assert await client.text(branch) == whole
+                assert await client.tokens(branch) == CODEC.encode(whole, allow_special=True)
