@@ -47,6 +47,8 @@ class ServeConfig:
     """An echoed assistant turn that is ours is replaced by the very tokens that were generated."""
     strip_nonces: bool = True
     """Drop per-request nonce lines that known clients put before their system prompt (docs/serving.md lists them)."""
+    tracing: bool = False
+    """Write OpenTelemetry spans (needs `ramet[otel]`; OTEL_EXPORTER_OTLP_ENDPOINT says where they go)."""
     vllm_metric_names: bool = False
     """Also export the `vllm:` names that dashboards know."""
     tool_format: str | None = None

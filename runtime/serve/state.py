@@ -16,6 +16,7 @@ from ramet.runtime.serve.prompt import PromptRenderer
 from ramet.runtime.serve.reasoning import think_tags
 from ramet.runtime.serve.response_store import ResponseStore
 from ramet.runtime.serve.tools.registry import find_format
+from ramet.runtime.telemetry.traces import Traces
 from ramet.runtime.types import EngineStatistics, Finished, ModelCard
 
 
@@ -37,6 +38,7 @@ class ServerState:
         self.programs = OpenPrograms(max_programs=config.max_programs, idle_s=config.program_idle_s)
         self.started = int(time.time())
         self.draining = False
+        self.traces = Traces.from_environment() if config.tracing else None
         self._engine_status = engine_status
         self._context: ServeContext | None = None
 

@@ -19,6 +19,7 @@ from ramet.runtime.serve.state import ServerState
 from ramet.runtime.serve.turn import Choice, Turn, closing, merged, run_turn
 from ramet.runtime.serve.usage import total
 from ramet.runtime.serve.wire_errors import json_response
+from ramet.runtime.telemetry.traces import Served
 from ramet.runtime.types import Finished
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ async def logged(events: AsyncIterator[Choice], http: Request, turn: Turn) -> As
     """The same events; when they end, one line says what the request cost and how it ended."""
     state = state_of(http)
     finished: list[Finished] = []
-    began = time.perf_counter()
+    began_ns = time.time_ns()
     outcome = "aborted"
     context = state.ready_context()
     context.enter()
@@ -73,8 +74,14 @@ async def logged(events: AsyncIterator[Choice], http: Request, turn: Turn) -> As
         raise
     finally:
         context.leave()
+        ended_ns = time.time_ns()
         state.metrics.observe(finished, outcome)
-        _log_line(http, turn, finished, outcome, time.perf_counter() - began)
+        _log_line(http, turn, finished, outcome, (ended_ns - began_ns) / 1e9)
+        if state.traces is not None:
+            program_id, model = turn.program.program_id, context.served_name
+            num_prompt = len(turn.prompt)
+            served = Served(turn.request_id, program_id, model, turn.spec, num_prompt, began_ns, ended_ns, outcome)
+            state.traces.record(served, finished, total(finished), http.headers)
 
 
 def _log_line(http: Request, turn: Turn, finished: list[Finished], outcome: str, took_s: float) -> None:

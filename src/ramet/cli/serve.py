@@ -61,6 +61,7 @@ def main(
     vllm_metric_names: Annotated[
         bool | None, typer.Option(help="Also export vllm: names.", rich_help_panel=_CLIENTS)
     ] = None,
+    tracing: Annotated[bool | None, typer.Option(help="Write OpenTelemetry spans.", rich_help_panel=_CLIENTS)] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve a model. Every option can also stand in the environment (RAMET_PORT=...) or in ramet.toml."""
@@ -72,7 +73,7 @@ def main(
     flags: dict[str, Any] = dict(
         host=host, port=port, served_name=served_name, tool_format=tool_format, reasoning_format=reasoning_format,
         splice=splice, strip_nonces=strip_nonces, isolate_cache=isolate_cache, max_body_bytes=max_body,
-        max_in_flight=max_in_flight, drain_s=drain_s, vllm_metric_names=vllm_metric_names,
+        max_in_flight=max_in_flight, drain_s=drain_s, vllm_metric_names=vllm_metric_names, tracing=tracing,
         allow_origins=tuple(allow_origin) if allow_origin else None,
         api_keys=secrets_from(os.environ, api_key_file) or None,
     )  # fmt: skip
