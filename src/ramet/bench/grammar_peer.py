@@ -65,7 +65,7 @@ class _Duel:
 
     def __init__(self, num_proofs: int) -> None:
         tokenizer = open_source(find_default_model()).tokenizer()
-        self.encode = lambda text: tokenizer.encode(text, follows="text")
+        self.tokenizer = tokenizer
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer)
         self.peer = _Peer(self.vocabulary, self.encode)
         self.num_proofs = num_proofs
@@ -76,6 +76,10 @@ class _Duel:
         self.rng = random.Random(0)
         ids = self.vocabulary.id_of_bytes
         self.closers = [ids[data] for data in CLOSERS if data in ids]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text in the middle of another."""
+        return self.tokenizer.encode(text, follows="text")
 
     def schema(self, name: str, schema: Any, tests: Iterable[Mapping[str, Any]]) -> None:
         """Compare on the first valid instance that both accept in our default order."""
@@ -187,9 +191,8 @@ class _Walk:
         side = "theirs" if counter is self.duel.theirs else "ours"
         kept = self.duel.examples.setdefault(f"{side}: {reason}", [])
         if len(kept) < 3:
-            kept.append(
-                f"{self.name}: {begun.decode('utf-8', 'replace')[-120:]} >>> {(rest or b'')[:60].decode('utf-8', 'replace')}"
-            )
+            before, after = begun[-120:].decode("utf-8", "replace"), (rest or b"")[:60].decode("utf-8", "replace")
+            kept.append(f"{self.name}: {before} >>> {after}")
 
 
 class _Peer:
