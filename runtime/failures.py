@@ -42,6 +42,5 @@ _BY_STATUS: dict[int, type[RametError]] = {
     429: errors.Busy,
     499: errors.Cancelled,
     500: errors.EngineFailed,
-    501: errors.NotBuilt,
     503: errors.Unavailable,
 }

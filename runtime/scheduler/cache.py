@@ -19,8 +19,9 @@ from ramet.radix.key import as_tokens
 from ramet.radix.node import Cursor
 from ramet.radix.tree import Match, RadixTree
 from ramet.runtime.kv.allocator import PageAllocator
-from ramet.runtime.scheduler.open_pages import OpenPages, PathKey, Tail
+from ramet.runtime.scheduler.open_pages import OpenPages
 from ramet.runtime.scheduler.sequence import Sequence
+from ramet.runtime.scheduler.tails import PathKey, Tail
 from ramet.runtime.types import PageCopy
 
 
@@ -138,7 +139,7 @@ class PrefixCache:
 
     def _take_head(self, seq: Sequence, head: Head) -> PageCopy | None:
         if head.tail is not None and head.num_tokens == head.tail.num_tokens:
-            self.open_pages.take(head.tail)
+            self.open_pages.tails.take(head.tail)
             self._own(seq, [head.tail.page])
             seq.num_computed += head.num_tokens
             seq.num_shareable = seq.num_computed
@@ -183,7 +184,7 @@ class PrefixCache:
         """Tails go first: a tail is the end of its path and saves the fewest tokens for its page."""
         if self.num_available - (spare is not None) < num_pages:
             return False
-        while self.allocator.num_free < num_pages and (tail := self.open_pages.pop_idle(spare)) is not None:
+        while self.allocator.num_free < num_pages and (tail := self.open_pages.tails.take_oldest(spare)) is not None:
             self._free([tail.page])
         missing = num_pages - self.allocator.num_free
         if missing > 0 and self.tree is not None:
@@ -200,7 +201,7 @@ class PrefixCache:
 
     def _forget(self, pages: list[int]) -> int:
         """Pages that left the tree: they and the tails behind them are free."""
-        tails = [tail.page for page in pages for tail in self.open_pages.drop(page)]
+        tails = [tail.page for page in pages for tail in self.open_pages.tails.take_behind(page)]
         self._free(pages)
         self._free(tails)
         return len(pages) + len(tails)
@@ -240,7 +241,7 @@ class PrefixCache:
         own = seq.pages[num_whole:]
         if num_tail > 0 and key is not None:
             tokens = seq.tokens[num_whole * self.page_size : num_whole * self.page_size + num_tail]
-            refused = self.open_pages.keep(Tail(key, own[0], as_tokens(tokens)))
+            refused = self.open_pages.tails.keep(Tail(key, own[0], as_tokens(tokens)))
             self._free(refused)
             own = own[1:]
             self.num_owned -= 1
@@ -278,7 +279,7 @@ class PrefixCache:
     def flush(self) -> int:
         """Drop everything that no running sequence holds; the number of pages."""
         num_before = self.allocator.num_free
-        while (tail := self.open_pages.pop_idle(None)) is not None:
+        while (tail := self.open_pages.tails.take_oldest(None)) is not None:
             self._free([tail.page])
         if self.tree is not None and self.tree.num_evictable_pages:
             self._evict(self.tree.num_evictable_pages, "flush")
@@ -308,7 +309,7 @@ class PrefixCache:
     @property
     def num_evictable(self) -> int:
         in_tree = self.tree.num_evictable_pages if self.tree is not None else 0
-        return in_tree + self.open_pages.num_idle
+        return in_tree + len(self.open_pages.tails)
 
     @property
     def num_nodes(self) -> int:
