@@ -8,7 +8,7 @@ RametError
 ├── NotFound              404
 ├── Busy                  429  retry later; carries retry_after_s
 ├── Unavailable           503  the engine is loading, draining or gone; carries retry_after_s
-├── NotBuilt              501  a feature that does not exist yet; says so, and what to use instead
+├── NotBuilt              400  a feature that does not exist yet; says so, and what to use instead (5xx is retried)
 ├── Cancelled             499  the caller went away, or a branch was cancelled
 ├── TimedOut              408  a generation ran past its own timeout
 ├── EngineFailed          500  our fault: an invariant broke or the engine process died
@@ -18,7 +18,6 @@ RametError
     ├── UnsupportedModel       an architecture or a tensor type that Ramet does not know
     └── NotEnoughMemory        names the numbers, and the flag that would fit
 """
-
 
 
 class RametError(Exception):
@@ -104,7 +103,7 @@ class Unavailable(RametError):
 class NotBuilt(RametError, NotImplementedError):
     """A feature that Ramet does not have yet. Never a silent drop."""
 
-    status = 501
+    status = 400  # client libraries retry 5xx, and the feature will not appear between two tries
     code = "not_implemented"
 
     def __init__(self, feature: str, *, hint: str = "") -> None:

@@ -25,7 +25,6 @@ _OPENAI_TYPES: Mapping[int, str] = {
     401: "authentication_error",
     404: "not_found_error",
     429: "rate_limit_error",
-    501: "not_implemented_error",
     503: "service_unavailable",
 }
 

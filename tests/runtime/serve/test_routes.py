@@ -274,7 +274,7 @@ async def test_bad_requests_speak_the_dialect_and_harm_nobody() -> None:
         missing = await http.get("/nowhere")
         assert missing.status_code == 404 and missing.json()["error"]["code"] == "not_found"
         assert (await http.get("/v1/chat/completions")).status_code == 405
-        assert (await post(http, "/v1/completions", {"prompt": "a", "suffix": "b"}, 501))["error"][
+        assert (await post(http, "/v1/completions", {"prompt": "a", "suffix": "b"}, 400))["error"][
             "code"
         ] == "not_implemented"
         assert (await post(http, "/v1/chat/completions", ASK))["choices"][0]["message"]["content"] == "ok"
