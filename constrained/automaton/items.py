@@ -51,12 +51,14 @@ class Edges:
 class Node:
     """A place in an item. Made by `Space.node` only; equal places are one object."""
 
-    __slots__ = ("_closure", "_edges", "item", "next", "position", "space")
+    __slots__ = ("_closure", "_edges", "item", "next", "position", "space", "state")
 
     def __init__(self, space: "Space", item: "Item", position: Hashable, following: "Node | None") -> None:
         self.space, self.item, self.position, self.next = space, item, position, following
         self._edges: Edges | None = None
         self._closure: frozenset[Node] | None = None
+        self.state: int | None = None
+        """Number of the state that is this node's closure (-1: nothing), once the machine made it."""
 
     @property
     def edges(self) -> Edges:

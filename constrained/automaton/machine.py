@@ -6,7 +6,9 @@ on one byte) is in `Exits`. Nothing here knows tokens.
 
 targets  int32 [S, 256]  next state, -1 none
 actions  int16 [S, 256]  action of that edge; 0 is the free one
-flags    uint8 [S]       UNMADE: the row is not computed yet; EXITS: see `exits`; ACTS: some action of the row is not 0
+flags    uint8 [S]       UNMADE: the row is not computed yet; EXITS: see `exits`; ACTS: some action of the row is not 0;
+                         PLAIN: every plain text (no quotation mark, backslash, control) can be read, and no exit
+                         is met inside it
 
 A configuration is (state, counter, stack, log): stack is None or (return state, counter, stack), log is None or
 (event, log). Reading a byte gives the configurations of every reading; the empty tuple is dead.
@@ -22,9 +24,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ramet.constrained.automaton.items import FREE, Action, End, Node, Rule, Space
+from ramet.constrained.automaton.items import FREE, Action, Bytes, End, Node, Rule, Space
+from ramet.constrained.automaton.strings import QuotedString
 
-UNMADE, EXITS, ACTS = 1, 2, 4
+UNMADE, EXITS, ACTS, PLAIN = 1, 2, 4, 8
 
 Stack = tuple[int, int, Any] | None
 Log = tuple["Event", Any] | None
@@ -77,6 +80,7 @@ class Exits:
     more: tuple[ByteEdge, ...]
 
 
+_NO_NODES: frozenset[Node] = frozenset()
 NO_EXITS = Exits((), (), (), ())
 
 
@@ -213,8 +217,9 @@ class Machine:
         )
         self._exits[state] = exits
         has_exits = bool(exits.calls or exits.accepts or exits.specials or exits.more)
-        acts = bool(self.actions[state].any())
-        self.flags[state] = (EXITS if has_exits else 0) | (ACTS if acts else 0)
+        acts = reads.keys() != {FREE} and bool(self.actions[state].any())
+        plain = not has_exits and not acts and _reads_plain_text(nodes)
+        self.flags[state] = (EXITS if has_exits else 0) | (ACTS if acts else 0) | (PLAIN if plain else 0)
 
     def _call(self, rule: Rule, action: Action, to: set[Node]) -> CallEdge | None:
         if not to or action.low > action.high:
@@ -225,25 +230,29 @@ class Machine:
 
     def _fill_row(self, state: int, reads: dict[Action, list[tuple[int, int, Node]]]) -> tuple[ByteEdge, ...]:
         more: list[ByteEdge] = []
+        is_empty = True
         for action, edges in reads.items():
             if action.low > action.high:
                 continue
             number = self._action(action)
-            for low, high, target in self._joined(edges):
+            for low, high, target in list(self._joined(edges)):  # may grow the arrays, so before they are taken
                 row = self.targets[state, low : high + 1]
-                if (row < 0).all():
+                if is_empty or (row < 0).all():
                     row[:] = target
-                    self.actions[state, low : high + 1] = number
+                    if number:
+                        self.actions[state, low : high + 1] = number
                     continue
                 more.extend(ByteEdge(byte, target, action) for byte in range(low, high + 1))
+            is_empty = False
         return tuple(more)
 
     def _joined(self, edges: list[tuple[int, int, Node]]) -> Iterable[tuple[int, int, int]]:
         """Disjoint ranges with the state that they lead to."""
         if len(edges) == 1:
             low, high, node = edges[0]
-            if node.closure:
-                yield low, high, self._state(node.closure)
+            state = self._state_of(node)
+            if state >= 0:
+                yield low, high, state
             return
         spans = sorted((low, high, number) for number, (low, high, _) in enumerate(edges))
         cuts = sorted({c for low, high, _ in edges for c in (low, high + 1)})
@@ -255,16 +264,25 @@ class Machine:
             while position < len(spans) and spans[position][0] == low:
                 active.append(spans[position][1:])
                 position += 1
-            key = tuple(sorted(number for _, number in active))
-            if key:
+            if len(active) == 1:
+                state = self._state_of(edges[active[0][1]][2])
+            else:
+                key = tuple(sorted(number for _, number in active))
                 if key not in states:
                     states[key] = self._union(edges[number][2] for number in key)
-                if states[key] >= 0:
-                    yield low, after - 1, states[key]
+                state = states[key]
+            if state >= 0:
+                yield low, after - 1, state
+
+    def _state_of(self, node: Node) -> int:
+        """The state of one node, or -1 if it leads nowhere."""
+        if node.state is None:
+            node.state = self._state(node.closure) if node.closure else -1
+        return node.state
 
     def _union(self, targets: Iterable[Node]) -> int:
         """The state of several nodes at once, or -1 if none of them leads anywhere."""
-        nodes = frozenset().union(*(target.closure for target in dict.fromkeys(targets)))
+        nodes = _NO_NODES.union(*(target.closure for target in dict.fromkeys(targets)))
         return self._state(nodes) if nodes else -1
 
     def _action(self, action: Action) -> int:
@@ -418,6 +436,22 @@ class Machine:
                 tag = self._tags.get(here.state)
                 return here if tag is None else here._replace(log=(Event(tag, "end", position), here.log))
         return None
+
+
+def _reads_plain_text(nodes: frozenset[Node]) -> bool:
+    """Inside strings: one of them takes any plain text, and a quotation mark must come before any of them can end."""
+    found = False
+    for node in nodes:
+        if isinstance(node.item, QuotedString) and node.item.windows is None:
+            found |= node.position in node.item.universal
+        elif not (isinstance(node.item, Bytes) and node.item.data.find(b'"', _offset(node)) >= 0):
+            return False
+    return found
+
+
+def _offset(node: Node) -> int:
+    assert isinstance(node.position, int), "a literal's position is an offset"
+    return node.position
 
 
 def _entered(call: CallEdge, moves: Iterable[Move]) -> Iterable[Move]:

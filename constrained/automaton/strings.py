@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ramet.constrained.automaton import ir
 from ramet.constrained.automaton.items import FREE, UNBOUNDED, Action, Edges, Item, Node
 from ramet.constrained.regex import dfa as regular
-from ramet.constrained.regex.dfa import Dfa
+from ramet.constrained.regex.dfa import Dfa, Row
 from ramet.constrained.regex.text import StringContent, to_json_content
 
 Window = tuple[int, int]
@@ -28,6 +28,8 @@ class QuotedString(Item):
     def __init__(self, content: StringContent, windows: "Windows | None", key: ir.String) -> None:
         self.content, self.windows, self._string = content, windows, key
         self.productive = not content.dfa.is_empty and (windows is None or windows.is_possible)
+        self.universal = _universal(content) if windows is None else frozenset()
+        """Boundary states from which every plain text goes on: no quotation mark, backslash or control in it."""
 
     @property
     def key(self) -> Hashable:
@@ -72,6 +74,62 @@ class Windows:
         if state in self.boundaries:
             return Action(max(0, low - 1), UNBOUNDED if high >= UNBOUNDED else high - 1, 1)
         return FREE if self.of_state[state] == (low, high) else Action(low, high, 0)
+
+
+_PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))
+"""Plain ASCII."""
+
+
+def _universal(content: StringContent) -> frozenset[int]:
+    """The greatest set of boundaries from which plain text leads only into the set."""
+    rows = content.dfa.rows
+    found = set(content.boundaries)
+    reached = {state: _plain_targets(rows, state) for state in found}
+    while True:
+        left = {state for state in found if (ends := reached[state]) is not None and ends <= found}
+        if left == found:
+            return frozenset(found)
+        found = left
+
+
+def _plain_targets(rows: tuple[Row, ...], state: int) -> frozenset[int] | None:
+    """Boundaries one plain code point away; None if some plain code point is not allowed."""
+    targets: set[int] = set()
+    for low, high in _PLAIN:
+        inside = [edge for edge in rows[state] if edge[0] <= high and edge[1] >= low]
+        if sum(min(high, b) - max(low, a) + 1 for a, b, _ in inside) != high - low + 1:
+            return None
+        targets.update(target for _, _, target in inside)
+    for leads, rest in _LEADS:
+        if not _all_below(rows, state, (leads, *rest), targets):
+            return None
+    return frozenset(targets)
+
+
+_TAIL = (0x80, 0xBF)
+_LEADS = (
+    ((0xC2, 0xDF), (_TAIL,)),
+    ((0xE0, 0xE0), ((0xA0, 0xBF), _TAIL)),
+    ((0xE1, 0xEC), (_TAIL, _TAIL)),
+    ((0xED, 0xED), ((0x80, 0x9F), _TAIL)),
+    ((0xEE, 0xEF), (_TAIL, _TAIL)),
+    ((0xF0, 0xF0), ((0x90, 0xBF), _TAIL, _TAIL)),
+    ((0xF1, 0xF3), (_TAIL, _TAIL, _TAIL)),
+    ((0xF4, 0xF4), ((0x80, 0x8F), _TAIL, _TAIL)),
+)
+"""All well-formed UTF-8 beyond ASCII."""
+
+
+def _all_below(rows: tuple[Row, ...], state: int, ranges: tuple[tuple[int, int], ...], targets: set[int]) -> bool:
+    """Whether all byte strings of these ranges can be read; adds where they end."""
+    (low, high), *rest = ranges
+    inside = [edge for edge in rows[state] if edge[0] <= high and edge[1] >= low]
+    if sum(min(high, b) - max(low, a) + 1 for a, b, _ in inside) != high - low + 1:
+        return False
+    if not rest:
+        targets.update(target for _, _, target in inside)
+        return True
+    return all(_all_below(rows, t, tuple(rest), targets) for t in dict.fromkeys(t for _, _, t in inside))
 
 
 def quoted_string(string: ir.String) -> QuotedString:

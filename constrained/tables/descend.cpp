@@ -63,9 +63,10 @@ extern "C" {
 
 // Starts, exits, counted and pending are rows (node, state, low, high, add). Tokens of nodes that are reached in the
 // window (low, high) are marked in `words`; nodes reached in a narrower one are listed in `counted`. Gives 0, or 1
-// where a list is full (the caller makes room and starts again). lengths: of exits, counted, pending.
+// where a list is full (the caller makes room and starts again). lengths: of exits, counted, pending. Nodes that are
+// `skipped` (null: none) are passed over with all below them.
 int32_t ramet_descend(
-    const uint8_t* byte, const int32_t* depth, const int32_t* end, const int32_t* single, const int32_t* token_offset,
+    const uint8_t* byte, const uint8_t* skipped, const int32_t* depth, const int32_t* end, const int32_t* single, const int32_t* token_offset,
     const int32_t* token_ids, const int32_t* targets, const int16_t* actions, const uint8_t* flags,
     const int32_t* action_values, const int32_t* starts, int64_t num_starts, int32_t low, int32_t high,
     int32_t* exits, int32_t* counted, int32_t* pending, int64_t room, int64_t* lengths, uint32_t* words,
@@ -91,6 +92,10 @@ int32_t ramet_descend(
         rows[0] = machine.targets + static_cast<int64_t>(here.state) * 256;
         int32_t node = root + 1;
         while (node < stop) {
+            if (skipped && skipped[node]) {
+                node = trie.end[node];
+                continue;
+            }
             const int32_t level = trie.depth[node] - base;
             const int32_t target = rows[level - 1][trie.byte[node]];
             if (target < 0) {

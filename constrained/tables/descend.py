@@ -8,7 +8,7 @@ say where a state has exits. States that are not made yet are made on the way.
 
 import ctypes
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +46,9 @@ class Rows(Protocol):
 class Descent(Protocol):
     """The contract."""
 
-    def __call__(self, starts: Ints, low: int, high: int, words: Ints) -> Descended:
-        """From `starts` [S, 5], all with this window. Tokens reached in the same window are marked in `words`."""
+    def __call__(self, starts: Ints, low: int, high: int, words: Ints, *, plain: bool = False) -> Descended:
+        """From `starts` [S, 5], all with this window. Tokens reached in the same window are marked in `words`.
+        plain: pass over trie nodes below which all is plain text."""
 
     def mark(self, counted: Ints, counter: int, words: Ints) -> None:
         """Mark the tokens of places whose window holds the counter."""
@@ -73,13 +74,15 @@ class NumpyDescent:
     def __init__(self, machine: Rows, trie: Trie) -> None:
         self.machine, self.trie = machine, trie
 
-    def __call__(self, starts: Ints, low: int, high: int, words: Ints) -> Descended:
+    def __call__(self, starts: Ints, low: int, high: int, words: Ints, *, plain: bool = False) -> Descended:
         exits, counted, reached = [NO_PLACES], [NO_PLACES], [NO_PLACES[:, NODE]]
         here = starts
         while len(here):
             flags = self._made_flags(here[:, STATE])
             exits.append(here[(flags & EXITS) != 0])
             below = self._step(here, flags)
+            if plain:
+                below = below[self.trie.plain[below[:, NODE]] == 0]
             same = (below[:, LOW] == low) & (below[:, HIGH] == high)
             reached.append(below[same, NODE])
             narrower = below[~same]
@@ -129,22 +132,26 @@ class NativeDescent:
         self.machine, self.trie = machine, trie
         self._run, self._mark = library.ramet_descend, library.ramet_mark
         self._run.restype, self._mark.restype = ctypes.c_int32, None
-        self._tokens = tuple(map(_pointer, (trie.single_token, trie.token_offset, trie.token_ids)))
+        self._tokens = tuple(_pointer(array) for array in (trie.single_token, trie.token_offset, trie.token_ids))
         self._trie = (_pointer(trie.byte), _pointer(trie.depth), _pointer(trie.end), *self._tokens)
         self._stack = np.zeros((int(trie.depth.max()) + 2, 4), dtype=np.int32)
         self._rows = np.zeros(len(self._stack), dtype=np.int64)
         self._lengths = np.zeros(3, dtype=np.int64)
+        self._scratch = tuple(_pointer(array) for array in (self._lengths, self._stack, self._rows))
+        self._arrays: tuple[npt.NDArray[Any], ...] = (np.zeros(0),) * 4
+        self._array_pointers: tuple[ctypes.c_void_p, ...] = ()
         self._resize(4096)
 
     def _resize(self, room: int) -> None:
         self._room = room
         self._lists = [np.zeros((room, 5), dtype=np.int32) for _ in range(3)]
-        self._pointers = tuple(map(_pointer, self._lists))
+        self._pointers = tuple(_pointer(array) for array in self._lists)
 
-    def __call__(self, starts: Ints, low: int, high: int, words: Ints) -> Descended:
+    def __call__(self, starts: Ints, low: int, high: int, words: Ints, *, plain: bool = False) -> Descended:
+        skipped = _pointer(self.trie.plain) if plain else ctypes.c_void_p(None)
         parts: list[Descended] = []
         while len(starts):
-            lengths = self._descend(np.ascontiguousarray(starts), low, high, words)
+            lengths = self._descend(np.ascontiguousarray(starts), low, high, words, skipped)
             exits, counted, starts = (whole[:n].copy() for whole, n in zip(self._lists, lengths, strict=True))
             parts.append(Descended(exits, counted))
             if len(starts):
@@ -157,31 +164,36 @@ class NativeDescent:
         rows = np.ascontiguousarray(counted)
         self._mark(_pointer(rows), ctypes.c_int64(len(rows)), ctypes.c_int32(counter), *self._tokens, _pointer(words))
 
-    def _descend(self, starts: Ints, low: int, high: int, words: Ints) -> list[int]:
-        machine = self.machine
+    def _descend(self, starts: Ints, low: int, high: int, words: Ints, skipped: ctypes.c_void_p) -> list[int]:
         while True:
             is_full = self._run(
-                *self._trie,
-                _pointer(machine.targets),
-                _pointer(machine.actions),
-                _pointer(machine.flags),
-                _pointer(machine.action_table),
+                self._trie[0],
+                skipped,
+                *self._trie[1:],
+                *self._machine_pointers(),
                 _pointer(starts),
                 ctypes.c_int64(len(starts)),
                 ctypes.c_int32(low),
                 ctypes.c_int32(high),
                 *self._pointers,
                 ctypes.c_int64(self._room),
-                _pointer(self._lengths),
+                *self._scratch[:1],
                 _pointer(words),
-                _pointer(self._stack),
-                _pointer(self._rows),
+                *self._scratch[1:],
             )
             if not is_full:
                 found: list[int] = self._lengths.tolist()
                 return found
             self._resize(self._room * 4)  # bits that are set already are set again
 
+    def _machine_pointers(self) -> tuple[ctypes.c_void_p, ...]:
+        """Of the machine's arrays, which are replaced when they grow."""
+        machine = self.machine
+        arrays = (machine.targets, machine.actions, machine.flags, machine.action_table)
+        if any(now is not then for now, then in zip(arrays, self._arrays, strict=True)):
+            self._arrays, self._array_pointers = arrays, tuple(_pointer(array) for array in arrays)
+        return self._array_pointers
 
-def _pointer(array: npt.NDArray[np.generic]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+
+def _pointer(array: npt.NDArray[Any]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.__array_interface__["data"][0])

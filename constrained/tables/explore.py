@@ -11,11 +11,12 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from ramet.constrained.automaton.items import UNBOUNDED, Action
-from ramet.constrained.automaton.machine import ByteEdge, CallEdge, Machine
+from ramet.constrained.automaton.machine import PLAIN, ByteEdge, CallEdge, Machine
 from ramet.constrained.tables.descend import ADD, HIGH, LOW, NODE, STATE, Descent, best_descent, places
 from ramet.constrained.tables.trie import Ints, Trie
 from ramet.constrained.vocabulary import Vocabulary, Words
@@ -218,7 +219,11 @@ class Explorer:
         """Go down to the leaves; then leave the states that have exits."""
         nodes = nodes[self.trie.has_children(nodes)]
         starts = places(nodes, task.state, task.low, task.high, task.add)
-        found = self.descent(starts, task.low, task.high, running.words(task.window))
+        words = running.words(task.window)
+        plain = len(nodes) == 1 and nodes[0] == 0 and self._reads_plain_text(task.state)
+        if plain:
+            np.bitwise_or(words, self._plain_words, out=words)
+        found = self.descent(starts, task.low, task.high, words, plain=plain)
         if len(found.counted):
             running.walk.counted.append(found.counted)
         for here, at in _grouped(found.exits):
@@ -226,6 +231,14 @@ class Explorer:
             if fresh and here.state == task.state and here.window == task.window:
                 ended = _without_one(at, nodes)  # where it has read nothing yet
             self._leave(running, here, at, ended)
+
+    def _reads_plain_text(self, state: int) -> bool:
+        self.machine.make(state)
+        return bool(self.machine.flags[state] & PLAIN)
+
+    @cached_property
+    def _plain_words(self) -> Words:
+        return self.vocabulary.pack(self.trie.plain_tokens)
 
     def _leave(self, running: _Running, task: _Task, nodes: Ints, ended: Ints) -> None:
         """Calls, ends, special tokens and second edges of one state, for the nodes that stand in it."""

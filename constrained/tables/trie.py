@@ -12,6 +12,9 @@ children      int32 [N - 1]
 single_token  int32 [N]      the id that ends in n, -1 none, -2 several
 token_offset  int32 [N + 1]  ids that end in n are token_ids[token_offset[n] : token_offset[n + 1]]
 token_ids     int32 [T]
+plain         uint8 [N]      1 where all tokens at and below n are plain text: whole UTF-8, and no quotation mark,
+                             backslash or control in it
+plain_tokens  int32 [P]      the ids that are plain text
 """
 
 import itertools
@@ -37,6 +40,8 @@ class Trie:
     single_token: Ints
     token_offset: Ints
     token_ids: Ints
+    plain: npt.NDArray[np.uint8]
+    plain_tokens: Ints
 
     @property
     def num_nodes(self) -> int:
@@ -82,6 +87,16 @@ class Trie:
         return bytes(reversed(found))
 
 
+def _is_plain(data: bytes) -> bool:
+    if b'"' in data or b"\\" in data or min(data) < 0x20:
+        return False
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def spans(starts: Ints, counts: Ints) -> Ints:
     """The concatenation of ranges: start, start + 1, ..., count of them, for each pair."""
     total = int(counts.sum())
@@ -110,11 +125,11 @@ def build_trie(pieces: Sequence[tuple[bytes, int]]) -> Trie:
         num_nodes += int(new.sum())
         depth += 1
         alive = alive[lengths[alive] > depth]
-    return _in_preorder(levels, num_nodes, node_of, [token for _, token in order])
+    return _in_preorder(levels, num_nodes, node_of, order)
 
 
 def _in_preorder(
-    levels: list[tuple[Ints, npt.NDArray[np.uint8]]], num_nodes: int, node_of: Ints, tokens: list[int]
+    levels: list[tuple[Ints, npt.NDArray[np.uint8]]], num_nodes: int, node_of: Ints, order: list[tuple[bytes, int]]
 ) -> Trie:
     """Renumber the nodes, which are in level order: a node comes after its parent and its elder siblings' trees."""
     parent = np.concatenate([np.zeros(1, np.int32), *(parents for parents, _ in levels)])
@@ -132,7 +147,7 @@ def _in_preorder(
         number[first:last] = number[above] + 1 + before - before[eldest][family]
         depth[first:last] = level
     back = np.argsort(number)  # preorder -> level order
-    return _finished(number, back, parent, byte, depth, size, number[node_of], tokens)
+    return _finished(number, back, parent, byte, depth, size, number[node_of], order)
 
 
 def _finished(
@@ -143,27 +158,33 @@ def _finished(
     depth: Ints,
     size: npt.NDArray[np.int64],
     node_of: npt.NDArray[np.int64],
-    tokens: list[int],
+    order: list[tuple[bytes, int]],
 ) -> Trie:
     num_nodes = len(parent)
     parents = number[parent][back].astype(np.int32)
     counts = np.bincount(parents[1:], minlength=num_nodes)
     num_tokens = np.bincount(node_of, minlength=num_nodes)
-    token_ids = np.array(tokens, dtype=np.int32)[np.argsort(node_of, kind="stable")]
+    tokens = np.array([token for _, token in order], dtype=np.int32)
+    token_ids = tokens[np.argsort(node_of, kind="stable")]
     token_offset = _offsets(num_tokens)
     single = np.where(num_tokens == 0, -1, -2).astype(np.int32)
     ones = num_tokens == 1
     single[ones] = token_ids[token_offset[:-1][ones]]
+    end = (np.arange(num_nodes) + size[back]).astype(np.int32)
+    is_plain = np.array([_is_plain(data) for data, _ in order], dtype=bool)
+    before = np.concatenate([[0], np.cumsum(np.bincount(node_of[~is_plain], minlength=num_nodes))])
     return Trie(
         byte=byte[back],
         parent=parents,
         depth=depth[back],
-        end=(np.arange(num_nodes) + size[back]).astype(np.int32),
+        end=end,
         child_offset=_offsets(counts),
         children=(1 + np.argsort(parents[1:], kind="stable")).astype(np.int32),
         single_token=single,
         token_offset=token_offset,
         token_ids=token_ids,
+        plain=(before[end] == before[:num_nodes]).astype(np.uint8),
+        plain_tokens=tokens[is_plain],
     )
 
 
