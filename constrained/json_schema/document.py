@@ -235,6 +235,9 @@ class Document:
                 self._resources.setdefault(base, _Resource(value, pointer, draft))
         if pointer == "":
             self._resources[base] = _Resource(value, "", draft)
+            old = value.get("id")
+            if isinstance(old, str) and "://" in old:  # draft 4's name for itself, in a schema that names no draft
+                self._resources.setdefault(urldefrag(old).url, _Resource(value, "", draft))
         for name in ("$anchor", "$dynamicAnchor"):
             anchor = value.get(name)
             if isinstance(anchor, str) and draft > 7:

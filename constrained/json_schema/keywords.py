@@ -259,6 +259,8 @@ def _one(algebra: Algebra, schema: Schema, kind: Type) -> Records:
     branches = [algebra.unfolded(literal, kind) for literal in literals]
     if all(isinstance(record, Finite) for branch in branches for record in branch):
         return _in_one_only([record for branch in branches for record in branch if isinstance(record, Finite)])
+    if kind == "string" and all(_is_short(record) for branch in branches for record in branch):
+        return _text_of_one_only(schema, branches)
     out: list[Record] = []
     for index, literal in enumerate(literals):
         rest: Records = algebra.unfolded(literal, kind)
@@ -274,6 +276,26 @@ def _in_one_only(branches: list[Finite]) -> Records:
     counts = Counter(each for branch in branches for each in branch.identities)
     kept = Finite.of(v for branch in branches for v in branch.values if counts[identity(v)] == 1)
     return (kept,) if kept.values else ()
+
+
+def _is_short(record: Record) -> bool:
+    """Whether the record's lengths are absent or small, so that they may be multiplied into its automaton."""
+    return isinstance(record, Finite) or (
+        isinstance(record, Strings) and max(record.minimum, record.maximum or 0) <= 64
+    )
+
+
+def _text_of_one_only(schema: Schema, branches: list[Records]) -> Records:
+    """Of branches that are languages: the texts in exactly one, by carrying along what none and what one has."""
+    try:
+        none, one = languages.whole(Strings()), languages.any_of(frozenset())
+        for branch in branches:
+            here = languages.any_of(frozenset(languages.whole(languages.as_strings(record)) for record in branch))
+            one = languages.any_of(frozenset({languages.without(one, here), languages.both(none, here)}))
+            none = languages.without(none, here)
+    except TooManyStates as problem:
+        raise Unsupported(schema, "oneOf", str(problem), code="too_complex") from None
+    return () if one.is_empty else (Strings(frozenset({one})),)
 
 
 def _minus(algebra: Algebra, records: Records, literal: int, kind: Type) -> Records:

@@ -9,12 +9,10 @@ from ramet.constrained.json_schema.patterns import pattern_language
 from ramet.constrained.json_schema.records import (
     ANYTHING,
     Clause,
-    Finite,
     Goal,
     Keys,
     Objects,
     Record,
-    Strings,
     Type,
     absent,
     required,
@@ -105,17 +103,10 @@ def _name_language(algebra: Algebra, schema: Schema) -> Dfa:
     """The keys that `propertyNames` allows."""
     alternatives = algebra.alternatives(algebra.goal(algebra.document.child(schema, "propertyNames")), "string")
     try:
-        parts = [languages.whole(_as_strings(record)) for record in alternatives]
+        parts = [languages.whole(languages.as_strings(record)) for record in alternatives]
         return languages.any_of(frozenset(parts))
     except TooManyStates as problem:
         raise Unsupported(schema, "propertyNames", str(problem), code="too_complex") from None
-
-
-def _as_strings(record: Record) -> Strings:
-    if isinstance(record, Finite):
-        return Strings(frozenset({languages.texts(tuple(str(value) for value in record.values))}))
-    assert isinstance(record, Strings)
-    return record
 
 
 def _names(algebra: Algebra, schema: Schema, kind: Type) -> Records:

@@ -1,12 +1,12 @@
 """Texts as regular languages: the string records, worked out. Code points in, automata out.
 
-Every automaton that a schema asks for (patterns, formats, enumerations) is built once a process and kept in bounded
-caches; intersections are made only when somebody needs the whole.
+Every automaton that a schema asks for (patterns, formats, enumerations) is built once and kept in caches, small ones, for
+automata are large; intersections are made only when somebody needs the whole.
 """
 
 from functools import lru_cache, reduce
 
-from ramet.constrained.json_schema.records import Strings
+from ramet.constrained.json_schema.records import Finite, Record, Strings
 from ramet.constrained.regex import dfa as automata
 from ramet.constrained.regex.dfa import Dfa
 
@@ -15,19 +15,19 @@ MAX_STATES = 20_000
 _MAX_LEVELS = 4_096
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=512)
 def texts(values: tuple[str, ...]) -> Dfa:
     """Exactly these texts."""
     return automata.from_texts(values, automata.MAX_CODE_POINT)
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=256)
 def complement(language: Dfa) -> Dfa:
     """All other texts."""
     return automata.complement(language, max_states=MAX_STATES)
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=512)
 def all_of(languages: frozenset[Dfa]) -> Dfa | None:
     """The intersection; None for any text."""
     if not languages:
@@ -47,7 +47,7 @@ def either(a: Strings, b: Strings) -> Strings:
     return Strings(common | {_union(one, other)}, a.minimum, a.maximum)
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=2048)
 def is_empty(record: Strings) -> bool:
     """Whether no text fits."""
     if record.maximum is not None and record.minimum > record.maximum:
@@ -65,7 +65,15 @@ def accepts(record: Strings, text: str) -> bool:
     return all(language.matches(text) for language in record.languages)
 
 
-@lru_cache(maxsize=4_096)
+def as_strings(record: Record) -> Strings:
+    """A record of texts, finite or not, as languages."""
+    if isinstance(record, Finite):
+        return Strings(frozenset({texts(tuple(str(value) for value in record.values))}))
+    assert isinstance(record, Strings)
+    return record
+
+
+@lru_cache(maxsize=128)
 def whole(record: Strings) -> Dfa:
     """The record as one automaton, lengths included. Raises TooManyStates where bounds make it large."""
     language = all_of(record.languages)
@@ -77,7 +85,7 @@ def whole(record: Strings) -> Dfa:
     return automata.intersection(language, lengths, max_states=MAX_STATES)
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=256)
 def _union(a: Dfa, b: Dfa) -> Dfa:
     return automata.union(a, b, max_states=MAX_STATES)
 
@@ -100,26 +108,26 @@ def _has_length(language: Dfa, minimum: int, maximum: int | None) -> bool:
     return maximum is None or maximum >= _MAX_LEVELS
 
 
-@lru_cache(maxsize=1_024)
+@lru_cache(maxsize=256)
 def any_of(languages: frozenset[Dfa]) -> Dfa:
     """The union."""
     smallest_first = sorted(languages, key=lambda language: len(language.rows))
     return reduce(_union, smallest_first) if smallest_first else automata.nothing()
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=1024)
 def few(language: Dfa) -> tuple[str, ...]:
     """All texts of a language that has at most 64; none of any other."""
     return tuple(automata.enumerate_finite(language, 64) or ())
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=256)
 def both(a: Dfa, b: Dfa) -> Dfa:
     """The intersection of two."""
     return automata.intersection(a, b, max_states=MAX_STATES)
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=256)
 def without(a: Dfa, b: Dfa) -> Dfa:
     """Texts of the first that are not in the second."""
     return automata.difference(a, b, max_states=MAX_STATES)

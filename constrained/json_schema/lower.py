@@ -21,6 +21,12 @@ from ramet.constrained.spec import JsonObject, JsonSchema
 from ramet.runtime.errors import GrammarRefused
 
 MAX_DEFERRED = 64
+_EXPECTED = {
+    "invalid_schema": "a valid JSON Schema",
+    "circular_ref": "references that lead to something",
+    "too_complex": "a schema within the limits",
+    "unsupported_pattern": "a regular pattern",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,5 +91,5 @@ def _refusal(problem: Unsupported) -> GrammarRefused:
     pointer = f"#{problem.schema.pointer}" + (f"/{json_text.escape(problem.keyword)}" if problem.keyword else "")
     value = problem.schema.value
     got = value.get(problem.keyword) if isinstance(value, dict) and problem.keyword else value
-    expected = f"a schema that can be enforced exactly ({problem.reason})"
+    expected = f"{_EXPECTED.get(problem.code, 'a schema that can be enforced exactly')} ({problem.reason})"
     return GrammarRefused(expected=expected, got=got, at=pointer, hint=problem.hint, code=problem.code)

@@ -24,7 +24,7 @@ MAX_REMAINDERS = 4_096
 MAX_STATES = 40_000
 
 
-@lru_cache(maxsize=1_024)
+@lru_cache(maxsize=256)
 def language(record: Numbers) -> Dfa:
     """The texts of the numbers of a record. Raises TooManyStates for steps of large numerators."""
     plain = replace(record, excluded=frozenset())
@@ -75,7 +75,7 @@ def _any_number() -> Dfa:
     return to_utf8(pattern_language(pattern, whole=True))
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=512)
 def _spellings(point: Fraction) -> Dfa:
     """Every text without exponent that spells the number, and with one for zero."""
     plain = _plain(abs(point)) if "." in _plain(abs(point)) else f"{_plain(abs(point))}.0"

@@ -22,6 +22,6 @@ def pattern_language(schema: Schema, keyword: str, pattern: Json) -> Dfa:
         raise Unsupported(schema, keyword, reason, code="unsupported_pattern") from None
 
 
-@lru_cache(maxsize=2_048)
+@lru_cache(maxsize=512)
 def _language(pattern: str) -> Dfa:
     return language(pattern, max_states=MAX_STATES)

@@ -280,7 +280,7 @@ def type_of(value: Json) -> Type:
             return "number"
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=256)
 def _indexed(
     rules: frozenset[tuple[Keys, Goal]],
 ) -> tuple[dict[str, Goal], tuple[tuple[Keys, Goal], ...]]:
