@@ -177,15 +177,22 @@ def _expand(dfa: Dfa, spell: Callable[[int, int], tuple[Bytes, ...]], max_states
     """Boundary states keep their numbers; between them grow tries of byte ranges, shared where they are equal."""
     rows: list[Row] = [()] * len(dfa.rows)
     shared: dict[Row, int] = {}
+    known: dict[tuple[tuple[Bytes, int], ...], int] = {}
 
     def node(runs: list[tuple[Bytes, int]]) -> Row:
         """The row that reads one of `runs`, each leading to its boundary."""
         edges: list[Edge] = []
         for low, high, tails in _split(runs):
             done = [target for tail, target in tails if not tail]
-            target = done[0] if done else intern(node(tails))
+            target = done[0] if done else inner(tuple(tails))
             edges.append((low, high, target))
         return joined(edges)
+
+    def inner(runs: tuple[tuple[Bytes, int], ...]) -> int:
+        """The state that reads one of `runs`; what follows a lead byte is the same in most rows."""
+        if runs not in known:
+            known[runs] = intern(node(list(runs)))
+        return known[runs]
 
     def intern(row: Row) -> int:
         if row not in shared:
