@@ -85,6 +85,8 @@ class Sequence:
     spec: GenerateSpec = field(init=False)
     max_output: int = field(init=False)
     """Tokens that may be generated."""
+    ending_ids: frozenset[int] = field(init=False)
+    """Tokens that may end the turn."""
     arrival: int = field(default_factory=lambda: next(_arrivals))
     """Breaks ties of `arrived_s`."""
     num_computed: int = 0
@@ -137,6 +139,8 @@ class Sequence:
         self.id, self.tokens, self.spec = request.request_id, request.tokens, request.spec
         self.num_prompt = len(request.tokens)
         room, wanted = request.context_length - self.num_prompt, request.spec.max_tokens
+        own_ends = frozenset[int]() if self.spec.ignore_eos else request.end_token_ids
+        self.ending_ids = own_ends | frozenset(self.spec.stop_token_ids)
         self.max_output = room if wanted is None else min(wanted, room)
         self.num_known, self.cursor = request.num_known, request.cursor
         if self.spec.prompt_logprobs is not None and self.spec.prompt_logprobs_start == 0:
@@ -287,27 +291,35 @@ class Sequence:
         return self._flush()
 
     def _append(self, token: int, logprob: TokenLogprob | None) -> "Ending | None":
-        request, spec = self.request, self.spec
+        """One sampled token; the ending, if it is the last."""
         self.num_sampled += 1
-        if (
-            token in request.end_token_ids and not spec.ignore_eos
-        ):  # not drawn before min_tokens, unless nothing else may be
-            return Ending("stop", token)
-        if token in spec.stop_token_ids and not spec.include_stop and self.num_sampled > spec.min_tokens:
-            return Ending("stop", token)
-        request.tokens.append(token)
+        ending = self._ending_with(token) if token in self.ending_ids else None
+        if ending is not None and not self._keeps(token):
+            return ending
+        self.tokens.append(token)
         self.held.append(token)
         if logprob is not None:
             self.held_logprobs.append(logprob)
-        if request.decoder is not None:
-            decoded = request.decoder.push((token,))
+        decoder = self.request.decoder
+        if decoder is not None:
+            decoded = decoder.push((token,))
             self.held_text.append(decoded.text)
             if decoded.cut is not None:
                 self._cut(decoded.cut.num_tokens, decoded.cut.leftover)
                 return Ending("stop", decoded.cut.stop)
-        if token in spec.stop_token_ids and self.num_sampled > spec.min_tokens:
-            return Ending("stop", token)
-        return Ending("length") if self.num_output >= self.max_output else None
+        if ending is None and len(self.tokens) - self.num_prompt >= self.max_output:
+            return Ending("length")
+        return ending
+
+    def _ending_with(self, token: int) -> "Ending | None":
+        """End tokens end whenever one is drawn: before min_tokens none is, unless nothing else may be. Stop tokens are
+        ordinary ones until then."""
+        is_end = token in self.request.end_token_ids and not self.spec.ignore_eos
+        return Ending("stop", token) if is_end or self.num_sampled > self.spec.min_tokens else None
+
+    def _keeps(self, token: int) -> bool:
+        """Does the token that ended the turn stay on the branch?"""
+        return self.spec.include_stop and token in self.spec.stop_token_ids
 
     def _cut(self, num_kept: int, leftover: str) -> None:
         """Roll the tokens back to the last whole one before a stop string."""

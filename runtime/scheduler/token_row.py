@@ -44,12 +44,14 @@ class TokenRow(Sequence[int]):
         return f"TokenRow({self[:].tolist()})"
 
     def append(self, token: int) -> None:
-        self._own()
+        if self._is_shared:
+            self._own()
         self._ids.append(token)
         self._length += 1
 
     def extend(self, tokens: Iterable[int]) -> None:
-        self._own()
+        if self._is_shared:
+            self._own()
         self._ids.extend(tokens)
         self._length = len(self._ids)
 
@@ -68,6 +70,5 @@ class TokenRow(Sequence[int]):
         return child
 
     def _own(self) -> None:
-        if self._is_shared:
-            self._ids = self._ids[: self._length]
-            self._is_shared = False
+        self._ids = self._ids[: self._length]
+        self._is_shared = False

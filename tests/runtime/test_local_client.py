@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -233,6 +234,17 @@ async def test_bad_input_is_refused_by_name_and_the_engine_lives() -> None:
 # --------------------------------------------------------------------------------------------------------------------
 
 
+class Slow:
+    """An executor that takes its time, so that a generation is still running when a test gets to it."""
+
+    def __init__(self, inner) -> None:
+        self.inner = inner
+
+    def execute(self, plan):
+        time.sleep(0.002)
+        return self.inner.execute(plan)
+
+
 async def test_leaving_a_stream_early_frees_its_pages() -> None:
     """bugs.md 22."""
     async with scripted_client(max_running=4) as client:
@@ -249,7 +261,7 @@ async def test_leaving_a_stream_early_frees_its_pages() -> None:
 
 
 async def test_cancelling_the_task_frees_too() -> None:
-    async with scripted_client() as client:
+    async with scripted_client(wrap=Slow) as client:
         branch = await opened(client)
         task = asyncio.create_task(run(client, branch, max_tokens=7000, ignore_eos=True))
         await asyncio.sleep(0.05)
@@ -261,7 +273,7 @@ async def test_cancelling_the_task_frees_too() -> None:
 
 
 async def test_closing_a_running_branch_ends_its_generation() -> None:
-    async with scripted_client() as client:
+    async with scripted_client(wrap=Slow) as client:
         parent = await opened(client, "x" * 64)
         await run(client, parent, max_tokens=1)
         children = await client.fork(parent, 2)
@@ -279,7 +291,7 @@ async def test_closing_a_running_branch_ends_its_generation() -> None:
 
 
 async def test_a_second_verb_on_a_busy_branch_is_refused() -> None:
-    async with scripted_client() as client:
+    async with scripted_client(wrap=Slow) as client:
         branch = await opened(client)
         stream = client.generate(branch, GenerateSpec(max_tokens=5000, ignore_eos=True))
         await anext(stream)
@@ -291,7 +303,7 @@ async def test_a_second_verb_on_a_busy_branch_is_refused() -> None:
 
 
 async def test_a_timeout_is_raised_after_the_events_before_it() -> None:
-    async with scripted_client() as client:
+    async with scripted_client(wrap=Slow) as client:
         branch = await opened(client)
         seen = []
         with pytest.raises(TimedOut, match=r"0\.05 s"):
@@ -354,7 +366,7 @@ async def test_a_device_that_stays_broken_ends_the_engine_and_hangs_nobody(faili
 
 
 async def test_stopping_answers_whoever_waits() -> None:
-    client = scripted_client().start()
+    client = scripted_client(wrap=Slow).start()
     branch = await opened(client)
     task = asyncio.create_task(run(client, branch, max_tokens=7000, ignore_eos=True))
     await asyncio.sleep(0.05)
