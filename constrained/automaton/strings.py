@@ -25,10 +25,11 @@ _QUOTE = 0x22
 class QuotedString(Item):
     """A JSON string with its quotes; the body of a rule. Position: "open", then a state of the content."""
 
-    def __init__(self, content: StringContent, windows: "Windows | None", key: ir.String) -> None:
+    def __init__(self, pattern: Dfa, windows: "Windows | None", key: ir.String, content: StringContent) -> None:
+        """content  `pattern` escaped; its boundary states have the numbers of the pattern's states"""
         self.content, self.windows, self._string = content, windows, key
         self.productive = not content.dfa.is_empty and (windows is None or windows.is_possible)
-        self.universal = _universal(content) if windows is None else frozenset()
+        self.universal = _universal(pattern) if windows is None else frozenset()
         """Boundary states from which every plain text goes on: no quotation mark, backslash or control in it."""
 
     @property
@@ -76,15 +77,14 @@ class Windows:
         return FREE if self.of_state[state] == (low, high) else Action(low, high, 0)
 
 
-_PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7F))
-"""Plain ASCII."""
+_PLAIN = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF))
+"""Code points that a JSON string may hold raw."""
 
 
-def _universal(content: StringContent) -> frozenset[int]:
-    """The greatest set of boundaries from which plain text leads only into the set."""
-    rows = content.dfa.rows
-    found = set(content.boundaries)
-    reached = {state: _plain_targets(rows, state) for state in found}
+def _universal(pattern: Dfa) -> frozenset[int]:
+    """The greatest set of states from which plain text leads only into the set."""
+    reached = [_plain_targets(row) for row in pattern.rows]
+    found = {state for state, ends in enumerate(reached) if ends is not None}
     while True:
         left = {state for state in found if (ends := reached[state]) is not None and ends <= found}
         if left == found:
@@ -92,44 +92,15 @@ def _universal(content: StringContent) -> frozenset[int]:
         found = left
 
 
-def _plain_targets(rows: tuple[Row, ...], state: int) -> frozenset[int] | None:
-    """Boundaries one plain code point away; None if some plain code point is not allowed."""
+def _plain_targets(row: Row) -> frozenset[int] | None:
+    """States one plain code point away; None if some plain code point is not allowed."""
     targets: set[int] = set()
     for low, high in _PLAIN:
-        inside = [edge for edge in rows[state] if edge[0] <= high and edge[1] >= low]
+        inside = [edge for edge in row if edge[0] <= high and edge[1] >= low]
         if sum(min(high, b) - max(low, a) + 1 for a, b, _ in inside) != high - low + 1:
             return None
         targets.update(target for _, _, target in inside)
-    for leads, rest in _LEADS:
-        if not _all_below(rows, state, (leads, *rest), targets):
-            return None
     return frozenset(targets)
-
-
-_TAIL = (0x80, 0xBF)
-_LEADS = (
-    ((0xC2, 0xDF), (_TAIL,)),
-    ((0xE0, 0xE0), ((0xA0, 0xBF), _TAIL)),
-    ((0xE1, 0xEC), (_TAIL, _TAIL)),
-    ((0xED, 0xED), ((0x80, 0x9F), _TAIL)),
-    ((0xEE, 0xEF), (_TAIL, _TAIL)),
-    ((0xF0, 0xF0), ((0x90, 0xBF), _TAIL, _TAIL)),
-    ((0xF1, 0xF3), (_TAIL, _TAIL, _TAIL)),
-    ((0xF4, 0xF4), ((0x80, 0x8F), _TAIL, _TAIL)),
-)
-"""All well-formed UTF-8 beyond ASCII."""
-
-
-def _all_below(rows: tuple[Row, ...], state: int, ranges: tuple[tuple[int, int], ...], targets: set[int]) -> bool:
-    """Whether all byte strings of these ranges can be read; adds where they end."""
-    (low, high), *rest = ranges
-    inside = [edge for edge in rows[state] if edge[0] <= high and edge[1] >= low]
-    if sum(min(high, b) - max(low, a) + 1 for a, b, _ in inside) != high - low + 1:
-        return False
-    if not rest:
-        targets.update(target for _, _, target in inside)
-        return True
-    return all(_all_below(rows, t, tuple(rest), targets) for t in dict.fromkeys(t for _, _, t in inside))
 
 
 def quoted_string(string: ir.String) -> QuotedString:
@@ -137,14 +108,14 @@ def quoted_string(string: ir.String) -> QuotedString:
     every = string.escapes == "all"
     pattern = regular.any_text() if string.pattern is None else string.pattern
     if string.minimum == 0 and string.maximum is None:
-        return QuotedString(to_json_content(pattern, all_escapes=every), None, string)
+        return QuotedString(pattern, None, string, to_json_content(pattern, all_escapes=every))
     pattern, minimum, maximum = _without_chain(pattern, string.minimum, string.maximum)
     content = to_json_content(pattern, all_escapes=every)
     windows = _windows(pattern, content, minimum, maximum)
     if windows is None:
         pattern = regular.intersection(pattern, regular.length_between(minimum, maximum))
-        return QuotedString(to_json_content(pattern, all_escapes=every), None, string)
-    return QuotedString(content, windows, string)
+        return QuotedString(pattern, None, string, to_json_content(pattern, all_escapes=every))
+    return QuotedString(pattern, windows, string, content)
 
 
 def normalised_string(string: ir.String) -> ir.String:
