@@ -19,6 +19,7 @@ def main(backend: object = None) -> list[str]:
         for piece in state.text_iter(f"answer_{number}"):
             print(piece, end="", flush=True)
         print()
+    state.sync()
     usage = state.usage
     print(f"{usage.prompt_tokens} prompt tokens, {usage.cached_tokens} of them found in the cache")
     return [state[f"answer_{number}"] for number in range(len(questions))]

@@ -232,17 +232,17 @@ class Branch:
             hint=f'Say it first: s += gen("{name}").',
         )
 
-    def slot_later(self, name: str) -> "Future[Slot]":
-        """The same, for one who looks from outside at a program that still runs: it may be said yet."""
-        if self.transcript.find(name) is None and self.run.outside():
+    def slot_later(self, name: str, *, outside: bool) -> "Future[Slot]":
+        """The same; for one who looks from outside at a program that still runs, it may be said yet."""
+        if outside and self.transcript.find(name) is None:
             return self.run.when_said(self, name)
         return _done(self.slot(name))
 
-    def text(self) -> "Future[str]":
-        """The whole text, as the model sees it."""
+    def text(self, *, outside: bool = False) -> "Future[str]":
+        """The whole text, as the model sees it; from outside, that at the program's end."""
         if self.last_text is not None:
             return _done(self.last_text)
-        if self.run.outside():
+        if outside:
             return _then(self.run.body, self.text)
         if self.run.tracing:
             return _done(written(self.transcript.entries()))
@@ -251,9 +251,9 @@ class Branch:
     def token_ids(self) -> "Future[list[int]]":
         return self.lane.submit(self.lane.token_ids, "tokens()", caller())
 
-    def sync(self) -> "Future[None]":
-        """Done when everything said so far is."""
-        return _then(self.run.body, self.drained) if self.run.outside() else self.drained()
+    def sync(self, *, outside: bool = False) -> "Future[None]":
+        """Done when everything said so far is; from outside, when the program has ended."""
+        return _then(self.run.body, self.drained) if outside else self.drained()
 
     def drained(self) -> "Future[None]":
         """Done when the lane has done what it was given, whoever asks."""

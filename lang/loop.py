@@ -5,6 +5,7 @@ only ever see this one, and a program that computes for a while holds nobody up.
 """
 
 import asyncio
+import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -38,6 +39,10 @@ class LoopThread:
         self._thread.start()
         self._loop = loop
 
+    def forget(self) -> None:
+        """In a forked child process, where the thread does not exist: the next use starts one."""
+        self._lock, self._loop, self._thread = threading.Lock(), None, None
+
     def inside(self) -> bool:
         """Is the caller the loop's own thread, which must never block?"""
         return threading.current_thread() is self._thread
@@ -49,6 +54,8 @@ class LoopThread:
 
 PROGRAMS = LoopThread()
 """The loop of this process."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=PROGRAMS.forget)
 
 
 def wait(future: Future[T]) -> T:

@@ -10,7 +10,7 @@ import inspect
 import logging
 import secrets
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextvars import copy_context
 from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, TypeVar, overload
@@ -89,8 +89,7 @@ class Program(Generic[P, R]):
         """
         refuse_to_block()
         call = self._prepare(args, kwargs)
-        run = Run(call.settings)
-        state = State(run.root)
+        state = State(Run(call.settings).root, watches=call.stream)
         if call.stream:
             thread = threading.Thread(
                 target=self._run_quietly, args=(state, call), name=f"ramet-{self.name}", daemon=True
@@ -116,8 +115,8 @@ class Program(Generic[P, R]):
     def _body(self, state: State, call: Prepared) -> Any:
         CURRENT.set(state.branch.run)
         if self.is_async:
-            return asyncio.run(self.function(AsyncState(state.branch), *call.args, **call.kwargs))
-        return self.function(state, *call.args, **call.kwargs)
+            return _run_in_fresh_loop(self.function(AsyncState(state.branch), *call.args, **call.kwargs))
+        return self.function(State(state.branch), *call.args, **call.kwargs)
 
     def _run_quietly(self, state: State, call: Prepared) -> None:
         """In a thread of our own: the error waits in the state for whoever asks."""
@@ -310,7 +309,19 @@ class _NoBackend:
         raise AssertionError("a trace runs nothing")
 
 
-def _settle(done: "Future[State]", work: Callable[..., State], *args: Any) -> None:
+def _run_in_fresh_loop(body: Coroutine[Any, Any, Any]) -> Any:
+    """Run to the end; in a thread of its own where this one has a loop already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(body)
+    done: Future[Any] = Future()
+    context = copy_context()
+    threading.Thread(target=context.run, args=(_settle, done, asyncio.run, body), daemon=True).start()
+    return done.result()
+
+
+def _settle(done: "Future[Any]", work: Callable[..., Any], *args: Any) -> None:
     try:
         done.set_result(work(*args))
     except BaseException as error:

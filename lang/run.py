@@ -66,7 +66,8 @@ class Run:
         self.client: EngineClient | None = None
         self.program_id: str | None = settings.program.program_id
         self.branches: list[Branch] = []
-        self.children: list[Run] = []
+        self.children: set[Run] = set()
+        """Programs that this one started and that still run."""
         self.error: BaseException | None = None
         self.seen: set[int] = set()
         """Branches (by id) whose error was raised or asked for."""
@@ -78,7 +79,7 @@ class Run:
         self._timer: asyncio.TimerHandle | None = None
         self.root = self._begin()
         if self.parent is not None:
-            self.parent.children.append(self)
+            self.parent.children.add(self)
 
     def _begin(self) -> Branch:
         root = Branch(self, self.lane())
@@ -103,10 +104,6 @@ class Run:
         return handle
 
     # Watching from outside
-
-    def outside(self) -> bool:
-        """Does the caller look at a program whose function still runs elsewhere?"""
-        return self.streaming and not self.body.done() and CURRENT.get() is not self
 
     def when_said(self, branch: Branch, name: str) -> "Future[Slot]":
         """The slot of a name, as soon as the program has said it."""
@@ -153,7 +150,7 @@ class Run:
 
     def _cancel_lanes(self, error: BaseException) -> None:
         reason = error if isinstance(error, RametError) else Cancelled(f"program {self.name} ended: {error!r}")
-        for child in self.children:
+        for child in list(self.children):
             child._cancel_lanes(reason)
         for branch in self.branches:
             branch.lane.cancel(reason)
@@ -171,6 +168,8 @@ class Run:
                 self._timer.cancel()
             for branch in self.branches:
                 branch.cancel_early()
+            if self.parent is not None:
+                self.parent.children.discard(self)
             await self._close()
 
     async def _drained(self) -> None:

@@ -7,19 +7,19 @@ the first thing that waits for it.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from ramet.lang import ir
 from ramet.lang.branch import Branch, ProgramMark
+from ramet.lang.forks import AsyncForks, Forks
 from ramet.lang.hints import GAPS
 from ramet.lang.loop import wait, wait_async
 from ramet.lang.meta import meta_info
-from ramet.lang.run import CURRENT
-from ramet.lang.site import caller, note
+from ramet.lang.site import caller
 from ramet.lang.tools import ToolResult
 from ramet.lang.trace import show_tree
 from ramet.lang.values import Slot
@@ -27,16 +27,15 @@ from ramet.runtime.errors import BadRequest, Cancelled, NotBuilt, RametError
 from ramet.runtime.types import GapKind, Usage
 
 T = TypeVar("T")
-S = TypeVar("S", bound="Face")
-JoinMode = Literal["gather_variable", "concate_and_append"]
-MISSING = object()
 
 
 class Face:
     """What both forms share: saying, and looking without waiting."""
 
-    def __init__(self, branch: Branch) -> None:
+    def __init__(self, branch: Branch, *, watches: bool = False) -> None:
+        """watches: it is held outside of a program whose function still runs elsewhere."""
         self.branch = branch
+        self._watches = watches
         self.ret_value: Any = None
         """What the program's function returned."""
         branch.faces.add(self)
@@ -124,6 +123,11 @@ class Face:
         """Show these tools to the model, through its chat template. Before the first message."""
         self.branch.say(ir.UseTools(tools), self)
 
+    @property
+    def outside(self) -> bool:
+        """Names may still be said, and texts still grow, in a function that runs elsewhere."""
+        return self._watches and not self.branch.run.body.done()
+
     # Looking
 
     @property
@@ -150,7 +154,7 @@ class Face:
         return_meta_data: of a variable, (text, meta) pairs; the last has an empty text and the meta of the whole.
         """
         if var_name is not None:
-            slot = await wait_async(self.branch.slot_later(var_name))
+            slot = await wait_async(self.branch.slot_later(var_name, outside=self.outside))
             with self._meets_errors():
                 async for piece in slot.stream.follow_async():
                     yield (piece, meta_info(slot)) if return_meta_data else piece
@@ -174,7 +178,7 @@ class Face:
         lane = self.branch.lane
         if not lane.watched and lane.error is None:
             lane.submit(lane.watch, "text_iter()", caller())
-        return self.branch.sync() if CURRENT.get() is self.branch.run else None
+        return None if self.outside else self.branch.sync()
 
     # Errors
 
@@ -234,7 +238,7 @@ class State(Face):
         return self._wait(self._slot(name).value)
 
     def _slot(self, name: str) -> Slot:
-        return self._wait(self.branch.slot_later(name))
+        return self._wait(self.branch.slot_later(name, outside=self.outside))
 
     def get_var(self, name: str) -> Any:
         return self[name]
@@ -249,7 +253,7 @@ class State(Face):
 
     def text(self) -> str:
         """The branch's text as the model sees it, the marks of the chat template included; waits."""
-        return self._wait(self.branch.text())
+        return self._wait(self.branch.text(outside=self.outside))
 
     def tokens(self) -> list[int]:
         """The branch's token ids; waits. While the program runs."""
@@ -262,11 +266,11 @@ class State(Face):
 
     def sync(self) -> None:
         """Wait until everything said so far is done."""
-        self._wait(self.branch.sync())
+        self._wait(self.branch.sync(outside=self.outside))
 
     def error(self) -> BaseException | None:
         """The error of this branch, or None; waits."""
-        wait_for_futures([self.branch.sync()])
+        wait_for_futures([self.branch.sync(outside=self.outside)])
         return self._error_now()
 
     def get_meta_info(self, name: str) -> dict[str, Any]:
@@ -410,169 +414,6 @@ class AsyncState(Face):
             return await wait_async(future)
 
 
-class ForksBase(Generic[S]):
-    """Branches that were forked together."""
-
-    def __init__(self, source: Face, states: list[S]) -> None:
-        self.source, self.states = source, states
-
-    def __len__(self) -> int:
-        return len(self.states)
-
-    def __iter__(self) -> Iterator[S]:
-        return iter(self.states)
-
-    @overload
-    def __getitem__(self, index: int) -> S: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[S]: ...
-    def __getitem__(self, index: int | slice) -> S | list[S]:
-        return self.states[index]
-
-    def __setitem__(self, index: int, value: S) -> None:
-        """What Python does after `forks[i] += ...`."""
-        if self.states[index] is not value:
-            raise BadRequest(expected="forks[i] += ...", got="forks[i] = ...", at=f"forks[{index}]")
-
-    def __iadd__(self, spoken: Any) -> Self:
-        """To all the same; or of a list, to each its own; or what a function of the index gives."""
-        if isinstance(spoken, list | tuple):
-            if len(spoken) != len(self.states):
-                raise BadRequest(
-                    expected=f"{len(self.states)} expressions, one a branch", got=len(spoken), at="forks += [...]"
-                )
-            parts: Iterable[Any] = spoken
-        elif callable(spoken):
-            parts = map(spoken, range(len(self.states)))
-        else:
-            parts = [spoken] * len(self.states)
-        for state, part in zip(self.states, parts, strict=True):
-            state += part
-        return self
-
-    def _begin_join(self, mode: str) -> None:
-        if mode not in ("gather_variable", "concate_and_append"):
-            raise BadRequest(expected="gather_variable or concate_and_append", got=mode, at="forks.join(mode)")
-        if any(state.branch.joined for state in self.states):
-            raise BadRequest(expected="branches that were not joined yet", got="joined ones", at="forks.join()")
-        if not self.source.branch.run.tracing:
-            self.source.branch.gap("join", None, None)
-
-    def _finish_join(self, mode: str) -> "list[Future[None]]":
-        """Everything is done: give the source what the branches made, and close them."""
-        source, branches = self.source.branch, [state.branch for state in self.states]
-        if mode == "gather_variable":
-            source.gather(branches)
-        else:
-            for branch in branches:
-                source.absorb(branch)
-        source._record(f"join({mode!r})")
-        return [] if source.run.tracing else [source.run.close_branch(branch) for branch in branches]
-
-    def _raise_first_error(self) -> None:
-        for index, state in enumerate(self.states):
-            if (error := state._error_now()) is not None:
-                self._raise(error, index)
-
-    def _raise(self, error: BaseException, index: int) -> None:
-        fork = next(f for f in self.source.branch.forks if self.states[index].branch in f.children)
-        note(error, f"branch {index} of fork({len(self.states)})", fork.site)
-        raise error.with_traceback(None) if isinstance(error, RametError) else error
-
-
-def _cancelled(k: int) -> Cancelled:
-    return Cancelled(f"the first {k} of its fork were enough")
-
-
-class Forks(ForksBase[State]):
-    """See ForksBase; asking waits."""
-
-    def join(self, mode: JoinMode = "gather_variable") -> None:
-        """Wait for all branches, then give their results to the state they were forked from, and close them.
-
-        gather_variable: each name bound in a branch becomes a list on the source. concate_and_append: what the
-        branches said is appended to the source, one after the other. The first error of a branch is raised here.
-        """
-        self._begin_join(mode)
-        if not self.source.branch.run.tracing:
-            wait_for_futures([state.branch.sync() for state in self.states])
-        self._raise_first_error()
-        for closing in self._finish_join(mode):
-            wait(closing)
-
-    def first(self, k: int = 1, where: Callable[[State], bool] | None = None) -> list[State]:
-        """Wait until `k` branches have ended well (and please `where`); cancel and free the rest. In the order they
-        ended."""
-        _check_k(k, len(self.states))
-        waiting = {state.branch.sync(): index for index, state in enumerate(self.states)}
-        winners: list[State] = []
-        failed: list[int] = []
-        while len(winners) < k and waiting:
-            ended, _ = wait_for_futures(waiting, return_when=FIRST_COMPLETED)
-            for index in sorted(waiting.pop(future) for future in ended):
-                state = self.states[index]
-                if state._error_now() is not None:
-                    failed.append(index)
-                elif len(winners) < k and (where is None or where(state)):
-                    winners.append(state)
-        self._check_enough(winners, failed, k)
-        for closing in self._close_losers(winners, k):
-            wait(closing)
-        return winners
-
-    def _close_losers(self, winners: list[State], k: int) -> "list[Future[None]]":
-        run = self.source.branch.run
-        return [
-            run.close_branch(s.branch, _cancelled(k)) for s in self.states if s not in winners and not s.branch.joined
-        ]
-
-    def _check_enough(self, winners: list[State], failed: list[int], k: int) -> None:
-        if len(winners) < k and failed:
-            error = self.states[failed[0]]._error_now()
-            assert error is not None
-            self._raise(error, failed[0])
-
-
-class AsyncForks(ForksBase[AsyncState]):
-    """See ForksBase; asking is awaited."""
-
-    async def join(self, mode: JoinMode = "gather_variable") -> None:
-        self._begin_join(mode)
-        if not self.source.branch.run.tracing:
-            await asyncio.gather(*(wait_async(s.branch.sync()) for s in self.states), return_exceptions=True)
-        self._raise_first_error()
-        for closing in self._finish_join(mode):
-            await wait_async(closing)
-
-    async def first(self, k: int = 1) -> list[AsyncState]:
-        """The first `k` branches that end well, in that order; the rest is cancelled and freed."""
-        _check_k(k, len(self.states))
-        tasks = {asyncio.create_task(state.error()): state for state in self.states}
-        winners: list[AsyncState] = []
-        errors: list[BaseException] = []
-        while len(winners) < k and tasks:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                state, error = tasks.pop(task), task.result()
-                if error is not None:
-                    errors.append(error)
-                elif len(winners) < k:
-                    winners.append(state)
-        for task in tasks:
-            task.cancel()
-        run = self.source.branch.run
-        losers = [state.branch for state in self.states if state not in winners and not state.branch.joined]
-        await asyncio.gather(*(wait_async(run.close_branch(branch, _cancelled(k))) for branch in losers))
-        if len(winners) < k and errors:
-            raise errors[0]
-        return winners
-
-
-def _check_k(k: int, size: int) -> None:
-    if not 1 <= k <= size:
-        raise BadRequest(expected=f"1 to {size}", got=k, at="forks.first(k)")
-
-
 def _no_offsets(offset: object) -> None:
     if offset is not None:
         raise NotBuilt(
@@ -589,6 +430,3 @@ def _checked(value: Any, kind: Any, name: str) -> Any:
             hint=f"gen({name!r}, dtype={kind.__name__}) makes one.",
         )
     return value
-
-
-__all__ = ["AsyncForks", "AsyncState", "Face", "Forks", "Slot", "State"]

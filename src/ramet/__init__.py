@@ -40,8 +40,9 @@ if TYPE_CHECKING:
     from ramet.lang.backends.scripted import Scripted
     from ramet.lang.calls import ToolCall
     from ramet.lang.defaults import flush_cache, get_default_backend, set_default_backend
+    from ramet.lang.forks import AsyncForks, Forks
     from ramet.lang.program import Program, function
-    from ramet.lang.state import AsyncForks, AsyncState, Forks, State
+    from ramet.lang.state import AsyncState, State
     from ramet.lang.tools import Tool, ToolResult, describe_tools
     from ramet.lang.trace import show_tree
 
@@ -57,7 +58,8 @@ _WORDS = {
     "ramet.lang.backends.scripted": "Scripted",
     "ramet.lang.defaults": "flush_cache get_default_backend set_default_backend",
     "ramet.lang.program": "Program function",
-    "ramet.lang.state": "AsyncForks AsyncState Forks State",
+    "ramet.lang.forks": "AsyncForks Forks",
+    "ramet.lang.state": "AsyncState State",
     "ramet.lang.calls": "ToolCall",
     "ramet.lang.tools": "Tool ToolResult describe_tools",
     "ramet.lang.trace": "show_tree",

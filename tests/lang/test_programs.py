@@ -1,6 +1,8 @@
 """Programs run: texts, turns, variables, forks and joins, alone and streamed, sync and async."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -471,3 +473,75 @@ def test_a_raw_engine_client_is_a_backend(scripted: Make) -> None:
     assert chat.run("q", backend=scripted("d").client)["one"] == "d"
     with pytest.raises(BadRequest, match="RuntimeEndpoint"):
         chat.run("q", backend="http://localhost")
+
+
+async def test_async_forks_first_that_please(scripted: Make) -> None:
+    async def is_odd(state: AsyncState) -> bool:
+        return int(await state["x"]) % 2 == 1
+
+    @function
+    async def program(s: AsyncState) -> list[str]:
+        forks = s.fork(4)
+        forks += lambda i: f"{i}"
+        forks += gen("x")
+        return sorted([str(await f["x"]) for f in await forks.first(2, where=is_odd)])
+
+    assert (await program.arun(backend=scripted(lambda p: p.text[-1]))).ret_value == ["1", "3"]
+
+
+async def test_run_of_an_async_program_where_a_loop_runs_already(scripted: Make) -> None:
+    @function
+    async def program(s: AsyncState) -> str:
+        s += gen("x")
+        return str(await s["x"])
+
+    assert program.run(backend=scripted("r")).ret_value == "r"
+
+
+def test_threads_of_a_streamed_body_may_ask(scripted: Make) -> None:
+    @function
+    def program(s: State) -> None:
+        s += gen("x")
+        seen: list[str] = []
+        thread = threading.Thread(target=lambda: seen.append(s.text() + str(s["x"])))
+        thread.start()
+        thread.join()
+        s["seen"] = seen
+
+    state = program.run(backend=scripted("r"), stream=True)
+    assert state["seen"] == ["rr"] and state.text() == "r"
+
+
+def test_programs_run_in_a_forked_process() -> None:
+    code = """
+import os
+from ramet import Scripted, function, gen
+
+@function
+def program(s):
+    s += gen("x")
+
+program.run(backend=Scripted("r"))
+child = os.fork()
+if child == 0:
+    os._exit(0 if program.run(backend=Scripted("r"))["x"] == "r" else 1)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-W", "ignore", "-c", code], timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_children_are_forgotten_when_they_end(scripted: Make) -> None:
+    @function
+    def inner(s: State) -> None:
+        s += gen("a")
+
+    @function
+    def outer(s: State) -> None:
+        for _ in range(3):
+            inner.run()
+        assert s.branch.run.children == set()
+
+    outer.run(backend=scripted("x"))
