@@ -1,4 +1,4 @@
-"""`build_engine` names the setting that it cannot take before it reads a model, and imports nothing heavy before that."""
+"""`build_engine` names the setting that it cannot take before it reads a model; nothing heavy is imported before."""
 
 import subprocess
 import sys
