@@ -11,7 +11,12 @@ from ramet.runtime.serve.gate import Gate
 from ramet.runtime.serve.openapi import with_components
 from ramet.runtime.serve.routes import chat, completions, docs, generate, health, messages, models, programs, responses
 from ramet.runtime.serve.state import ServerState
-from ramet.runtime.serve.wire_errors import on_http_exception, on_ramet_error, on_unexpected
+from ramet.runtime.serve.wire_errors import (
+    on_http_exception,
+    on_invalid_parameter,
+    on_ramet_error,
+    on_unexpected,
+)
 from ramet.version import __version__
 
 
@@ -23,7 +28,7 @@ def create_app(state: ServerState) -> FastAPI:
         app.include_router(module.router)
     app.add_exception_handler(RametError, on_ramet_error)
     app.add_exception_handler(HTTPException, on_http_exception)
-    app.add_exception_handler(RequestValidationError, on_http_exception)
+    app.add_exception_handler(RequestValidationError, on_invalid_parameter)
     app.add_exception_handler(Exception, on_unexpected)
     app.add_middleware(Gate, config=state.config)
     _complete_openapi(app)

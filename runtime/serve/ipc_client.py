@@ -13,7 +13,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from ramet.runtime.errors import EngineFailed, RametError, Unavailable
+from ramet.runtime.errors import BadRequest, EngineFailed, RametError, Unavailable
 from ramet.runtime.failures import to_error
 from ramet.runtime.serve import frames
 from ramet.runtime.types import (
@@ -34,6 +34,14 @@ from ramet.runtime.types import (
 )
 
 T = TypeVar("T")
+
+
+def _encoded(call: frames.Call) -> bytes:
+    """The frame; JSON knows larger integers than a frame (or a token id, or a seed) can hold."""
+    try:
+        return frames.encode(call)
+    except OverflowError:
+        raise BadRequest(expected="integers of at most 64 bits", got="a larger one", at="$") from None
 
 
 class IpcClient:
@@ -185,13 +193,17 @@ class IpcClient:
         if self._down is not None:
             raise self._down
         call = next(self._ids)
+        frame = _encoded(frames.Call(call, verb))
         self._waiting[call] = waiter
-        self._send_nowait(frames.Call(call, verb))
+        self._socket_send(frame)
         return call
 
     def _send_nowait(self, call: frames.Call) -> None:
+        self._socket_send(frames.encode(call))
+
+    def _socket_send(self, frame: bytes) -> None:
         assert self._socket is not None
-        self._socket.send(frames.encode(call), copy=False)
+        self._socket.send(frame, copy=False)
 
     async def _read(self, socket: zmq.asyncio.Socket) -> None:
         while True:

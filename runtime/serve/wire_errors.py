@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 
 import msgspec
+from fastapi.exceptions import RequestValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -84,6 +85,14 @@ async def on_http_exception(http: Request, error: Exception) -> Response:
     ours.code = {404: "not_found", 405: "method_not_allowed"}.get(status, "invalid_request_error")
     ours.status = status
     return error_response(ours, http.url.path)
+
+
+async def on_invalid_parameter(http: Request, error: Exception) -> Response:
+    """A path or query parameter of the wrong type: FastAPI's words, without the file that it names."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    at = "$." + ".".join(str(part) for part in first["loc"][1:])
+    return error_response(BadRequest(expected=first["msg"], got=first.get("input"), at=at), http.url.path)
 
 
 async def on_unexpected(http: Request, error: Exception) -> Response:

@@ -280,6 +280,18 @@ async def test_bad_requests_speak_the_dialect_and_harm_nobody() -> None:
         assert (await post(http, "/v1/chat/completions", ASK))["choices"][0]["message"]["content"] == "ok"
 
 
+async def test_odd_numbers_in_paths_and_bodies_are_refused_without_a_path_of_ours() -> None:
+    async with served("ok") as http:
+        opened = await post(http, "/v1/programs", {})
+        base = f"/v1/programs/{opened['program_id']}/branches"
+        odd = await http.get(f"{base}/null,null/text")
+        assert odd.status_code == 400 and ".py" not in odd.text and "branch_id" in odd.text
+        assert (await http.get(f"{base}/7/text")).status_code == 404
+        assert (await http.get(f"/v1/programs/other/branches/{opened['branch_id']}/text")).status_code == 404
+        huge = {"num_tokens": 2**200, "serial": 0}
+        assert (await http.post(f"{base}/{opened['branch_id']}/rollback", json=huge)).status_code == 400
+
+
 async def test_null_for_every_optional_field_is_accepted() -> None:
     from ramet.runtime.serve.protocols.openai_chat import ChatBody, CompletionBody
 
