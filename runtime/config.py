@@ -25,6 +25,14 @@ class AdmissionConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PaceConfig:
+    """Read by scheduler/pace.py."""
+
+    max_stall_s: float | None = 0.25
+    """Seconds that prompts may add to a step in which others decode; None: no bound but the step's tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheConfig:
     """Read by scheduler/cache.py."""
 
@@ -50,4 +58,5 @@ class EngineConfig:
 
     admission: AdmissionConfig = field(default_factory=AdmissionConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
+    pace: PaceConfig = field(default_factory=PaceConfig)
     scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)

@@ -18,6 +18,7 @@ from ramet.runtime.scheduler.admission import Admission, tokens_to_start
 from ramet.runtime.scheduler.cache import Found, PrefixCache
 from ramet.runtime.scheduler.choices import sequence_of
 from ramet.runtime.scheduler.groups import shared_groups
+from ramet.runtime.scheduler.pace import StepPace
 from ramet.runtime.scheduler.policies.base import Order
 from ramet.runtime.scheduler.sequence import Ending, Request, Sequence
 from ramet.runtime.scheduler.step import Share, StepDraft
@@ -76,8 +77,11 @@ class Ended:
 class Scheduler:
     """schedule() and commit() take turns; submit() and abort() come between them. One thread."""
 
-    def __init__(self, cache: PrefixCache, order: Order, admission: Admission, clock: Clock) -> None:
-        self.cache, self.order, self.admission, self.clock = cache, order, admission, clock
+    def __init__(
+        self, cache: PrefixCache, order: Order, admission: Admission, clock: Clock, pace: StepPace | None = None
+    ) -> None:
+        """`pace` None: prompts take all that decoding leaves of a step."""
+        self.cache, self.order, self.admission, self.clock, self.pace = cache, order, admission, clock, pace
         self.counters = Counters()
         self._max_running = min(admission.max_running, admission.max_step_tokens)  # each decodes in every step
         self._running: dict[int, Sequence] = {}
@@ -160,6 +164,8 @@ class Scheduler:
             share = shares.get(row.sequence_id)
             if share is not None and share.seq.is_running:  # not aborted meanwhile
                 self._commit_row(share, row, now)
+        if self.pace is not None:
+            self.pace.note(sum(share.num_tokens + share.num_extra for share in shares.values()), result.compute_s)
         self._draft = StepDraft(0)
         self.counters.steps += bool(result.rows)
         events, self._outbox = self._outbox, []
@@ -172,6 +178,8 @@ class Scheduler:
 
     def _fill(self, draft: StepDraft, now: float) -> None:
         self._continue_decoding(draft)
+        if self.pace is not None and draft.shares:
+            draft.num_left = min(draft.num_left, self.pace.num_prompt_tokens)
         self._continue_prefills(draft)
         self._admit_waiting(draft, now)
         self._use_up(draft)

@@ -7,6 +7,7 @@ from tests.runtime.scheduler.driver import GREEDY, Driver, undisturbed
 
 from ramet.radix.key import as_tokens
 from ramet.runtime.scheduler.cache import PrefixCache
+from ramet.runtime.scheduler.pace import StepPace
 from ramet.runtime.scheduler.token_row import TokenRow
 from ramet.runtime.types import Failed, Finished, GenerateSpec, Paused, Queued, Resumed, Sampling, Started
 from ramet.scripted.sampling import log_softmax
@@ -47,6 +48,29 @@ def test_short_prompts_do_not_wait_for_the_end_of_a_long_one() -> None:
     firsts = [driver.ended[each].seq.first_token_s - driver.ended[each].seq.arrived_s for each in short]
     assert max(firsts) <= 0.01 * math.ceil(20 * 50 / 128) + 0.02
     assert driver.ended[long].seq.first_token_s > 1.0
+
+
+def test_a_prompt_adds_no_more_than_its_stall_to_the_steps_of_others() -> None:
+    """At a thousand tokens a second, a quarter of a second is 250 tokens."""
+    driver = Driver(max_step_tokens=2048, num_pages=4096, checks=False)
+    driver.scheduler.pace = StepPace(0.25)
+    execute = driver.engine.executor.execute
+
+    def timed(plan):
+        num_tokens = sum(len(row.tokens) for row in plan.rows)
+        return execute(plan)._replace(compute_s=0.01 + num_tokens / 1000)
+
+    driver.engine.executor.execute = timed
+    alone = driver.submit(text(4000, "alone"), spec(1))
+    driver.run()
+    assert len(driver.recorder.plans[0].rows[0].tokens) == 2048  # nobody decodes: nobody waits
+    talker = driver.submit(text(10), spec(200))
+    driver.step()
+    driver.submit(text(8000, "long"), spec(1))
+    driver.run()
+    sizes = [len(row.tokens) for plan in driver.recorder.plans for row in plan.rows if row.sequence_id == talker + 1]
+    assert 230 <= max(sizes) <= 256 and sum(sizes) == 8000
+    assert driver.last(alone).reason == driver.last(talker).reason == "length"
 
 
 def test_steps_are_full_while_there_is_work() -> None:
