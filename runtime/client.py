@@ -37,11 +37,11 @@ class EngineClient(Protocol):
     async def extend(self, branch: BranchHandle, pieces: Sequence[Piece]) -> None:
         """Append. Cheap: literals are joined, and tokenised once, when a generation, a select or a mark needs them.
 
-        Turns: a MessagesPiece appends whole messages. `add_generation_prompt` leaves an assistant's turn open after them,
-        `continue_final_message` leaves their last message open. While a turn is open, TextPiece, TokensPiece, generate and
-        select write into it (the words of an open assistant's turn are its message's content). The next MessagesPiece closes
-        it first, with the template's own end of turn, not written twice where the model has written it; a MessagesPiece
-        without messages and flags does only that.
+        Turns: a MessagesPiece appends whole messages. `add_generation_prompt` leaves an assistant's turn open after
+        them, `continue_final_message` leaves their last message open. While a turn is open, TextPiece, TokensPiece,
+        generate and select write into it (the words of an open assistant's turn are its message's content). The next
+        MessagesPiece closes it first, with the template's own end of turn, not written twice where the model has
+        written it; a MessagesPiece without messages and flags does only that.
         """
         ...
 

@@ -11,7 +11,7 @@ import ramet
 from ramet import assistant, gen, select, user
 
 sys.path.insert(0, str(Path(__file__).parent))
-from serve_process import Served, serve  # noqa: E402
+from serve_process import Served, serve
 
 pytestmark = [
     pytest.mark.slow,

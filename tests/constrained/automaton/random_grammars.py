@@ -1,6 +1,7 @@
 """Random small grammars for property tests: every construct of the intermediate representation, few letters."""
 
 from hypothesis import strategies as st
+
 from ramet.constrained.automaton import ir
 from ramet.constrained.automaton.spacing import BOUNDED, COMPACT, EXACT
 from ramet.constrained.regex.dfa import Dfa

@@ -4,9 +4,9 @@ import random
 import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+
 from ramet.constrained.automaton import ir
 from ramet.constrained.automaton.interpreter import Interpreter
 from ramet.constrained.automaton.lowering import lower
