@@ -82,8 +82,6 @@ def _judged(schema: Schema, keyword: str, value: Json) -> tuple[Status, str]:
             return "stricter", "no exponents; multiples of whole numbers are written without fraction"
         case _ if keyword in _BOUNDS and value != 0 and not isinstance(value, bool):
             return "stricter", "no exponents"
-        case "properties" | "patternProperties" if schema.value is not None:
-            return "exact", ""
         case _:
             return "exact", ""
 

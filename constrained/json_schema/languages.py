@@ -1,6 +1,6 @@
 """Texts as regular languages: the string records, worked out. Code points in, automata out.
 
-Every automaton that a schema asks for (patterns, formats, enumerations) is built once and kept in caches, small ones, for
+Every automaton that a schema asks for (patterns, formats, enumerations) is built once and kept, in small caches, for
 automata are large; intersections are made only when somebody needs the whole.
 """
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ramet.constrained.automaton import ir
 from ramet.constrained.json_schema.records import Arrays, Clause, Exists, Goal, Objects
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ramet.constrained.json_schema.lowering import Lowering
 
 MAX_SITUATIONS = 3_000
+
+_At = TypeVar("_At")
 
 
 # Arrays --------------------------------------------------------------------------------------------------------------
@@ -36,43 +38,57 @@ class _Items:
 
 def array(lowering: Lowering, record: Arrays) -> ir.Expr:
     """An array with demands on some of its items."""
-    demands = sorted(record.exists, key=lambda e: (e.start, sorted(e.goal), e.minimum))
-    cap = max([record.minimum, (record.maximum or 0) + 1, len(record.prefix), *(d.start for d in demands)])
-    caps = [d.minimum if d.maximum is None else d.maximum + 1 for d in demands]
-    names = _Names(lowering, "[")
-    start = _Items(0, (0,) * len(demands))
-    names.name(start)
-    for at in names:
-        branches: list[ir.Expr] = []
-        enough = all(d.minimum <= n and (d.maximum is None or n <= d.maximum)
-                     for d, n in zip(demands, at.counted, strict=True))  # fmt: skip
-        if enough and record.minimum <= at.count:
-            branches.append(_close(lowering, b"]", at.count))
-        if record.maximum is None or at.count < record.maximum:
-            for goal, counted in _choices(lowering, record, demands, at):
-                value = lowering.value(goal)
-                following = _Items(min(at.count + 1, cap), tuple(map(min, counted, caps)))
-                over = any(d.maximum is not None and n > d.maximum for d, n in zip(demands, counted, strict=True))
-                if value != ir.NOTHING and not over:
-                    branches.append(ir.Seq((*_comma(lowering, at.count), value, names.name(following))))
-        names.write(at, ir.Alt(tuple(branches)))
-    return ir.Seq((ir.Literal(b"["), _space(lowering.spacing.after_open), names.name(start)))
+    return _ArraySteps(lowering, record).expression()
 
 
-def _choices(
-    lowering: Lowering, record: Arrays, demands: list[Exists], at: _Items
-) -> Iterator[tuple[Goal, tuple[int, ...]]]:
-    """What the next item may be, and the counts after it."""
-    found: list[tuple[Goal, tuple[int, ...]]] = [(record.at(at.count), ())]
-    for demand, count in zip(demands, at.counted, strict=True):
-        following = []
-        for goal, counted in found:
-            following.append((lowering.other_items(goal, demand) if at.count >= demand.start else goal,
-                              (*counted, count)))  # fmt: skip
-            if at.count >= demand.start and (demand.maximum is not None or count < demand.minimum):
-                following.append((lowering.algebra.joined(goal, demand.goal), (*counted, count + 1)))
-        found = following
-    yield from ((lowering.algebra.joined(goal), counted) for goal, counted in found)
+class _ArraySteps:
+    def __init__(self, lowering: Lowering, record: Arrays) -> None:
+        self.lowering, self.record = lowering, record
+        self.demands = sorted(record.exists, key=lambda e: (e.start, sorted(e.goal), e.minimum))
+        starts = (demand.start for demand in self.demands)
+        self.cap = max([record.minimum, (record.maximum or 0) + 1, len(record.prefix), *starts])
+        self.caps = [d.minimum if d.maximum is None else d.maximum + 1 for d in self.demands]
+        self.situations = _Situations[_Items](lowering, "[")
+
+    def expression(self) -> ir.Expr:
+        start = self.situations.rule(_Items(0, (0,) * len(self.demands)))
+        for at in self.situations:
+            self.situations.write(at, ir.Alt(tuple(self._branches(at))))
+        return ir.Seq((ir.Literal(b"["), _space(self.lowering.spacing.after_open), start))
+
+    def _branches(self, at: _Items) -> Iterator[ir.Expr]:
+        if self.record.minimum <= at.count and self._are_met(at):
+            yield _close(self.lowering, b"]", at.count)
+        if self.record.maximum is not None and at.count >= self.record.maximum:
+            return
+        for goal, counted in self._choices(at):
+            value = self.lowering.value(goal)
+            over = any(d.maximum is not None and n > d.maximum for d, n in zip(self.demands, counted, strict=True))
+            if value != ir.NOTHING and not over:
+                following = _Items(min(at.count + 1, self.cap), tuple(map(min, counted, self.caps)))
+                yield ir.Seq((*_comma(self.lowering, at.count), value, self.situations.rule(following)))
+
+    def _are_met(self, at: _Items) -> bool:
+        return all(
+            d.minimum <= n and (d.maximum is None or n <= d.maximum)
+            for d, n in zip(self.demands, at.counted, strict=True)
+        )
+
+    def _choices(self, at: _Items) -> Iterator[tuple[Goal, tuple[int, ...]]]:
+        """What the next item may be, and the counts after it."""
+        found: list[tuple[Goal, tuple[int, ...]]] = [(self.record.at(at.count), ())]
+        for demand, count in zip(self.demands, at.counted, strict=True):
+            found = [pair for goal, counted in found for pair in self._counted(demand, goal, counted, count, at)]
+        yield from ((self.lowering.algebra.joined(goal), counted) for goal, counted in found)
+
+    def _counted(
+        self, demand: Exists, goal: Goal, counted: tuple[int, ...], count: int, at: _Items
+    ) -> Iterator[tuple[Goal, tuple[int, ...]]]:
+        """The item goes uncounted for a demand, or it counts."""
+        applies = at.count >= demand.start
+        yield (self.lowering.other_items(goal, demand) if applies else goal), (*counted, count)
+        if applies and (demand.maximum is not None or count < demand.minimum):
+            yield self.lowering.algebra.joined(goal, demand.goal), (*counted, count + 1)
 
 
 # Objects -------------------------------------------------------------------------------------------------------------
@@ -88,54 +104,75 @@ class _Members:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A key that may come next."""
+
+    key: ir.Expr
+    goal: Goal
+    """What its value must satisfy in any case."""
+    position: int
+    """Where in the order we are afterwards."""
+    name: str | None
+    """None for a free key."""
+    demands: frozenset[int]
+    """Those that it may meet."""
+
+
 def object_(lowering: Lowering, record: Objects) -> ir.Expr:
     """An object some key of which must have some value."""
-    order = lowering.declared(record)
-    demands = sorted(record.exists, key=lambda e: (sorted(e[0].names), e[0].negated, sorted(e[1])))
-    free = lowering.classes(record, order)
-    tracked = {name for clause in record.clauses for name in (*clause.present, *clause.then)}
-    cap = max(record.minimum, (record.maximum or 0) + 1, 1)
-    names = _Names(lowering, "{")
-    start = _Members(0, frozenset(), frozenset(), 0)
-    names.name(start)
+    return _ObjectSteps(lowering, record).expression()
 
-    def choices(at: _Members) -> Iterator[tuple[ir.Expr, Goal, int, frozenset[str], frozenset[int]]]:
-        """(key, goal of the value, next position, seen then, demands that the key could meet)"""
-        for position in range(0 if lowering.any_order else at.position, len(order)):
-            name = order[position]
-            if lowering.any_order and name in at.seen:
+
+class _ObjectSteps:
+    def __init__(self, lowering: Lowering, record: Objects) -> None:
+        self.lowering, self.record = lowering, record
+        self.order = lowering.declared(record)
+        self.free = lowering.classes(record, self.order)
+        self.demands = sorted(record.exists, key=lambda e: (sorted(e[0].names), e[0].negated, sorted(e[1])))
+        named = {name for clause in record.clauses for name in (*clause.present, *clause.then)}
+        self.tracked = named | set(self.order) if lowering.any_order else named
+        self.cap = max(record.minimum, (record.maximum or 0) + 1, 1)
+        self.situations = _Situations[_Members](lowering, "{")
+
+    def expression(self) -> ir.Expr:
+        start = self.situations.rule(_Members(0, frozenset(), frozenset(), 0))
+        for at in self.situations:
+            self.situations.write(at, ir.Alt(tuple(self._branches(at))))
+        return ir.Seq((ir.Literal(b"{"), _space(self.lowering.spacing.after_open), start))
+
+    def _branches(self, at: _Members) -> Iterator[ir.Expr]:
+        record = self.record
+        if len(at.met) == len(self.demands) and record.minimum <= at.count and _hold(record.clauses, at.seen):
+            yield _close(self.lowering, b"}", at.count)
+        if record.maximum is not None and at.count >= record.maximum:
+            return
+        for choice in (*self._declared(at), *self._free(at)):
+            for met in _subsets(choice.demands - at.met):
+                goal = self.lowering.algebra.joined(choice.goal, *(self.demands[i][1] for i in met))
+                value = self.lowering.value(goal)
+                if value != ir.NOTHING:
+                    rest = self.situations.rule(self._after(at, choice, met))
+                    yield ir.Seq((*_comma(self.lowering, at.count), choice.key, *_colon(self.lowering), value, rest))
+
+    def _after(self, at: _Members, choice: _Choice, met: frozenset[int]) -> _Members:
+        seen = at.seen | ({choice.name} & self.tracked) if choice.name is not None else at.seen
+        return _Members(choice.position, seen, at.met | met, min(at.count + 1, self.cap))
+
+    def _declared(self, at: _Members) -> Iterator[_Choice]:
+        any_order = self.lowering.any_order
+        for position, name in enumerate(self.order):
+            if (name in at.seen) if any_order else (position < at.position):
                 continue
-            held = frozenset(i for i, (keys, _) in enumerate(demands) if keys.holds(name))
-            following = 0 if lowering.any_order else position + 1
-            yield lowering.key(name), lowering.member_goal(record, name), following, frozenset({name}), held
-        for each in free:
-            held = frozenset(i for i, (keys, _) in enumerate(demands) if keys in each.inside)
-            yield (
-                ir.String(pattern=each.keys),
-                each.goal,
-                at.position if lowering.any_order else len(order),
-                frozenset(),
-                held,
-            )
+            demands = frozenset(i for i, (keys, _) in enumerate(self.demands) if keys.holds(name))
+            goal = self.lowering.member_goal(self.record, name)
+            yield _Choice(self.lowering.key(name), goal, 0 if any_order else position + 1, name, demands)
 
-    if lowering.any_order:
-        tracked |= set(order)
-    for at in names:
-        branches: list[ir.Expr] = []
-        if len(at.met) == len(demands) and record.minimum <= at.count and _hold(record.clauses, at.seen):
-            branches.append(_close(lowering, b"}", at.count))
-        if record.maximum is None or at.count < record.maximum:
-            for key, goal, position, seen, held in choices(at):
-                for met in _subsets(held - at.met):
-                    wanted = lowering.algebra.joined(goal, *(demands[i][1] for i in met))
-                    value = lowering.value(wanted)
-                    if value == ir.NOTHING:
-                        continue
-                    following = _Members(position, at.seen | (seen & tracked), at.met | met, min(at.count + 1, cap))
-                    member = (*_comma(lowering, at.count), key, *_colon(lowering), value, names.name(following))
-                    branches.append(ir.Seq(member))
-        names.write(at, ir.Alt(tuple(branches)))
-    return ir.Seq((ir.Literal(b"{"), _space(lowering.spacing.after_open), names.name(start)))
+    def _free(self, at: _Members) -> Iterator[_Choice]:
+        position = 0 if self.lowering.any_order else len(self.order)
+        for each in self.free:
+            demands = frozenset(i for i, (keys, _) in enumerate(self.demands) if keys in each.inside)
+            yield _Choice(ir.String(pattern=each.keys), each.goal, position, None, demands)
 
 
 def _hold(clauses: frozenset[Clause], seen: frozenset[str]) -> bool:
@@ -151,16 +188,16 @@ def _subsets(items: frozenset[int]) -> Iterator[frozenset[int]]:
 # Both ----------------------------------------------------------------------------------------------------------------
 
 
-class _Names:
+class _Situations(Generic[_At]):
     """Situations still to be written, each under a rule of its own."""
 
     def __init__(self, lowering: Lowering, mark: str) -> None:
         self.lowering = lowering
         self.prefix = f"{mark}{len(lowering.rules)}"
-        self._known: dict[object, ir.Ref] = {}
-        self._waiting: deque[object] = deque()
+        self._known: dict[_At, ir.Ref] = {}
+        self._waiting: deque[_At] = deque()
 
-    def name(self, situation: object) -> ir.Ref:
+    def rule(self, situation: _At) -> ir.Ref:
         """The rule of a situation."""
         if situation not in self._known:
             if len(self._known) >= MAX_SITUATIONS:
@@ -170,11 +207,11 @@ class _Names:
             self.lowering.rules[self._known[situation].rule] = ir.NOTHING
         return self._known[situation]
 
-    def write(self, situation: object, body: ir.Expr) -> None:
+    def write(self, situation: _At, body: ir.Expr) -> None:
         """Give a situation its rule."""
         self.lowering.add_rule(self._known[situation].rule, body)
 
-    def __iter__(self) -> Iterator:  # type: ignore[type-arg]
+    def __iter__(self) -> Iterator[_At]:
         while self._waiting:
             yield self._waiting.popleft()
 
