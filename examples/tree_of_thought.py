@@ -3,7 +3,7 @@
 A branch continues its parent's KV; nothing is computed twice, and what is not followed is freed.
 """
 
-from ramet import State, assistant, function, gen, gen_int, system, user
+from ramet import State, assistant, function, gen, select, system, user
 
 
 @function
@@ -17,10 +17,8 @@ def think(s: State, puzzle: str, width: int = 3, keep: int = 2, depth: int = 2) 
             child += user(f"Step {level + 1}?")
             child += assistant(gen("thought", max_tokens=40, temperature=0.9))
             child += user("How promising is that, from 0 to 9?")
-            child += assistant(gen_int("grade", max_tokens=2, temperature=0))
-        frontier = sorted(grown, key=lambda child: -child.get("grade", int))[
-            :keep
-        ]  # waits for all: they ran side by side
+            child += assistant(select("grade", list("0123456789")))
+        frontier = sorted(grown, key=lambda child: -int(child["grade"]))[:keep]  # waits for all: they ran side by side
     best = frontier[0]
     best += user("So the answer is?")
     best += assistant(gen("answer", max_tokens=40, temperature=0))
