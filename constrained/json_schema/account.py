@@ -69,6 +69,8 @@ def _judged(schema: Schema, keyword: str, value: Json) -> tuple[Status, str]:
     if keyword not in KEYWORDS and keyword not in _COMPANIONS:
         known = keyword in ANNOTATIONS
         return "exact", "" if known else "not a keyword of the specification: an annotation"
+    if not _is_readable(keyword, value):
+        return "exact", "malformed, and without effect here"
     match keyword:
         case "type" if "integer" in (value if isinstance(value, list) else [value]):
             return "stricter", "integers are written without fraction and exponent"
@@ -84,6 +86,11 @@ def _judged(schema: Schema, keyword: str, value: Json) -> tuple[Status, str]:
             return "stricter", "no exponents"
         case _:
             return "exact", ""
+
+
+def _is_readable(keyword: str, value: Json) -> bool:
+    """Whether a value has the shape that is looked into below. What has an effect was refused before, if malformed."""
+    return isinstance(value, {"format": str, "enum": list, "type": (str, list)}.get(keyword, object))
 
 
 def _constant(values: Json) -> tuple[Status, str]:

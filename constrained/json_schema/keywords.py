@@ -32,7 +32,7 @@ def _named_types(schema: Schema) -> list[str]:
     listed = names if isinstance(names, list) else [names]
     known = {*TYPES, "integer"}
     for name in listed:
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             raise Unsupported(schema, "type", f"{name!r} is no JSON type",
                               f"Use one of {', '.join(sorted(known))}.", code="invalid_schema")  # fmt: skip
     return [str(name) for name in listed]

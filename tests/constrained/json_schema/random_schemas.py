@@ -92,3 +92,34 @@ _MAKERS: dict[str, Callable[[random.Random, int], Any]] = {
     **dict.fromkeys(("propertyNames", "items", "contains", "not", "if"), _deeper),
     **dict.fromkeys(("allOf", "anyOf", "oneOf", "prefixItems"), _list),
 }
+
+
+_JUNK: list[Any] = [
+    None, True, -1, 1.5, 1e300, "", "#", "#/nowhere", "#foo", "http://x/y", "integer", "[", "(?=a)", [], [1], ["a", "a"],
+    [{}], [None], {}, {"a": 1}, {"a": {}}, {"a": ["b"]}, {"[": {}}, {"$ref": "#"}, {"type": {}}, ["integer", 5],
+]  # fmt: skip
+_KEYWORDS = [
+    "$ref",
+    "$id",
+    "$anchor",
+    "$defs",
+    "$schema",
+    "$dynamicRef",
+    "format",
+    "then",
+    "dependencies",
+    "additionalItems",
+]
+
+
+def damaged(rng: random.Random, schema: Any) -> Any:
+    """The schema with one part replaced by something that does not belong there."""
+    if isinstance(schema, dict) and schema and rng.random() < 0.8:
+        keyword = rng.choice(list(schema))
+        if rng.random() < 0.3:
+            return {**schema, rng.choice([*_KEYWORDS, *_MAKERS]): rng.choice(_JUNK)}
+        return {**schema, keyword: damaged(rng, schema[keyword])}
+    if isinstance(schema, list) and schema:
+        index = rng.randrange(len(schema))
+        return [*schema[:index], damaged(rng, schema[index]), *schema[index + 1 :]]
+    return rng.choice(_JUNK)

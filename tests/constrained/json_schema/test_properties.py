@@ -19,7 +19,7 @@ from ramet.constrained.json_schema.lower import validate_final
 from ramet.runtime.errors import GrammarRefused
 
 sys.path.insert(0, str(Path(__file__).parent))
-from random_schemas import mutated, random_schema, random_value
+from random_schemas import damaged, mutated, random_schema, random_value
 from schema_grammars import accepts, grammar_of
 
 SEEDS = st.integers(0, 2**32)
@@ -107,3 +107,16 @@ def test_declared_order_never_accepts_more(seed: int) -> None:
         value = random_value(rng)
         accepted = grammar is not None and accepts(grammar, json.dumps(value, ensure_ascii=False))
         assert accepted <= verdicts(schema, value)[1], (schema, value)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SEEDS)
+def test_a_damaged_schema_is_served_or_refused_but_breaks_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    schema = random_schema(rng)
+    for _ in range(rng.randint(1, 3)):
+        schema = damaged(rng, schema)
+    try:
+        grammar_of(schema, unsupported=rng.choice(["error", "declare"]))
+    except GrammarRefused as refusal:
+        assert str(refusal.at).startswith("#")
