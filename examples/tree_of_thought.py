@@ -18,7 +18,8 @@ def think(s: State, puzzle: str, width: int = 3, keep: int = 2, depth: int = 2) 
             child += assistant(gen("thought", max_tokens=40, temperature=0.9))
             child += user("How promising is that, from 0 to 9?")
             child += assistant(select("grade", list("0123456789")))
-        frontier = sorted(grown, key=lambda child: -int(child["grade"]))[:keep]  # waits for all: they ran side by side
+        grown.sort(key=lambda child: -int(child["grade"]))  # waits for all: they ran side by side
+        frontier = grown[:keep]
     best = frontier[0]
     best += user("So the answer is?")
     best += assistant(gen("answer", max_tokens=40, temperature=0))
