@@ -112,7 +112,8 @@ class LocalExecutor:
         counts: list[int] = []
         for row, output in zip(rows, outputs, strict=True):
             sequence = self._sequences.get(row.sequence_id)
-            own = sequence.places(row) if row.num_sampled and isinstance(sequence, ExecutedSequence) else []
+            is_line = row.parents is None or row.num_sampled <= 1
+            own = sequence.places(row) if row.num_sampled and is_line and isinstance(sequence, ExecutedSequence) else []
             places += own
             wanted += output.sampled[: len(own)]
             counts.append(len(own))
@@ -123,6 +124,10 @@ class LocalExecutor:
         sequence = self._sequences.get(row.sequence_id)
         if isinstance(sequence, Failed):
             return SampledRow(row.sequence_id, (), error=sequence)
+        if row.num_sampled > 1 and row.parents is not None:
+            return SampledRow(
+                row.sequence_id, (), error=failed("drafts in a tree are not built", code="not_implemented")
+            )
         if any(logprob.logprob != logprob.logprob for logprob in logprobs):  # NaN is not equal to itself
             return SampledRow(row.sequence_id, (), error=failed(NOT_FINITE))
         if not row.num_sampled:
@@ -149,7 +154,8 @@ class LocalExecutor:
         return sequence.num_top if isinstance(sequence, ExecutedSequence) else 0
 
     def _copy_pages(self, copies: Sequence[PageCopy]) -> None:
-        """The heads of pages, all copies at once, layer by layer. No target is another copy's source."""
+        """The heads of pages, layer by layer. All are read before any is written: a page that gives its head may,
+        evicted meanwhile, be another's target."""
         if not copies:
             return
         size = self._kv.page_size
@@ -157,6 +163,7 @@ class LocalExecutor:
             torch.from_numpy(np.concatenate([page * size + np.arange(copy.num_tokens) for page, copy in pages]))
             for pages in ([(copy.source, copy) for copy in copies], [(copy.target, copy) for copy in copies])
         )
-        for pages in (*self._kv.keys, *self._kv.values):
-            flat = pages.view(-1, *pages.shape[2:])  # [N * S, G, D]
+        kv = self._kv
+        for pages in (*kv.keys, *kv.values, *(kv.key_scales or ()), *(kv.value_scales or ())):
+            flat = pages.view(-1, *pages.shape[2:])  # [N * S, ...]
             flat.index_copy_(0, target.to(flat.device), flat[source.to(flat.device)])

@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ramet.kernels.token_mask import apply_token_mask
+
 Words = NDArray[np.int32]
 
 
@@ -43,8 +45,8 @@ def apply_masks(logits: Tensor, masked: Sequence[tuple[int, Words]]) -> None:
             denied = torch.from_numpy(~unpack(words, logits.shape[1]))
             logits[row].masked_fill_(denied, float("-inf"))
         return
-    packed = torch.from_numpy(np.stack([words for _, words in masked])).to(logits.device)  # [R, W]
-    shifts = torch.arange(32, dtype=torch.int32, device=logits.device)
-    bits = ((packed[:, :, None] >> shifts) & 1).flatten(1)[:, : logits.shape[1]]  # [R, V]
-    rows = torch.tensor([row for row, _ in masked], device=logits.device)
-    logits[rows] = logits[rows].masked_fill(bits == 0, float("-inf"))
+    packed = np.zeros((len(logits), num_words(logits.shape[1])), dtype=np.int32)
+    rows = [row for row, _ in masked]
+    packed[rows] = [words for _, words in masked]
+    device = logits.device
+    apply_token_mask(logits, torch.from_numpy(packed).to(device), torch.tensor(rows, dtype=torch.int32, device=device))

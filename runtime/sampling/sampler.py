@@ -14,9 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ramet.kernels.sample import sample as kernels_sample
 from ramet.runtime.sampling.draw import argmax_rows, draw_settings, draw_tokens, is_greedy
 from ramet.runtime.sampling.logprobs import token_logprobs
 from ramet.runtime.sampling.masks import Words, apply_masks, pack
+from ramet.runtime.sampling.noise import noise_keys
 from ramet.runtime.sampling.penalties import (
     PenalisedRow,
     TokenCounts,
@@ -154,6 +156,8 @@ def _rows_not_finite(logits: Tensor) -> list[int]:
 
 def _draw(logits: Tensor, rows: Sequence[DrawRow]) -> list[int]:
     """Stage 4: the token of each row."""
+    if logits.device.type == "cuda":
+        return draw_with_kernel(logits, rows)
     greedy = np.array([row.state.is_greedy for row in rows])
     if greedy.all():
         return _tolist(argmax_rows(logits))
@@ -171,6 +175,26 @@ def _draw(logits: Tensor, rows: Sequence[DrawRow]) -> list[int]:
     at = torch.from_numpy(greedy).to(logits.device)
     tokens[at] = argmax_rows(logits[at])
     tokens[~at] = draw_tokens(logits[~at], settings)
+    return _tolist(tokens)
+
+
+def draw_with_kernel(logits: Tensor, rows: Sequence[DrawRow]) -> list[int]:
+    """Stage 4 in one launch, for GPUs: the same noise and the same filters, so the same tokens."""
+    samplings = [row.state.sampling for row in rows]
+    keys = noise_keys([row.state.seed for row in rows], [row.position for row in rows])
+    settings = {
+        "temperature": [0.0 if row.state.is_greedy else row.state.sampling.temperature for row in rows],
+        "top_p": [sampling.top_p for sampling in samplings],
+        "min_p": [sampling.min_p for sampling in samplings],
+    }
+    tokens, _ = kernels_sample(
+        logits,
+        top_k=torch.tensor([min(sampling.top_k, 2**31 - 1) for sampling in samplings], dtype=torch.int32).to(
+            logits.device
+        ),
+        keys=torch.from_numpy(keys).to(logits.device),
+        **{name: torch.tensor(values, dtype=torch.float32).to(logits.device) for name, values in settings.items()},
+    )
     return _tolist(tokens)
 
 

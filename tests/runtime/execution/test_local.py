@@ -11,7 +11,9 @@ from torch import Tensor
 
 from ramet.constrained.spec import Choice
 from ramet.runtime.errors import GrammarRefused, NotBuilt
-from ramet.runtime.types import GenerateSpec, PageCopy, PageMove, PlannedRow, Sampling, SequenceStart
+from ramet.runtime.execution.local import LocalExecutor
+from ramet.runtime.models.batch import KVPool
+from ramet.runtime.types import GenerateSpec, PageCopy, PageMove, PlannedRow, Sampling, SequenceStart, StepPlan
 
 MakeDesk = Callable[..., Any]
 Logits = Callable[[Sequence[int]], Tensor]
@@ -261,3 +263,26 @@ def test_inputs_are_not_changed(make_desk: MakeDesk) -> None:
     make_desk().run(PlannedRow(1, tokens, 0, pages, 1), starts=[start(1)])
     assert (pages, tokens) == ([0, 1, 2, 60, 61], PROMPT)
     assert torch.is_inference_mode_enabled() is False
+
+
+def test_all_copies_read_before_any_writes_and_take_scales_along() -> None:
+    """Page 1 gives its head to page 2 and is, in the same step, the target of page 0."""
+    pages = [torch.arange(12).view(3, 4, 1, 1).to(torch.int8) for _ in range(2)]
+    scales = [torch.arange(12.0).view(3, 4, 1) for _ in range(2)]
+    kv = KVPool(keys=pages[:1], values=pages[1:], key_scales=scales[:1], value_scales=scales[1:])
+    executor = LocalExecutor(NoModel(), kv, vocabulary_size=1)  # type: ignore[arg-type]
+    executor.execute(StepPlan([], copies=[PageCopy(0, 1, 4), PageCopy(1, 2, 3)]))
+    for tensor in (*pages, *scales):
+        assert tensor.flatten().tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 11]
+
+
+class NoModel:
+    """Runs no rows."""
+
+
+def test_draft_trees_are_refused_for_their_own_row(make_desk: MakeDesk) -> None:
+    tree = PlannedRow(1, [*PROMPT, 1, 2], 0, range(9), 3, parents=[-1, *range(8), 8, 8])
+    line = PlannedRow(2, PROMPT, 0, range(9, 18), 1)
+    refused, drawn = make_desk().run(tree, line, starts=[start(1), start(2)])
+    assert refused.error is not None and refused.error.code == "not_implemented"
+    assert list(drawn.tokens) == make_desk().generate(PROMPT, GREEDY, 1)

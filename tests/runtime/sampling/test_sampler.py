@@ -18,7 +18,15 @@ from ramet.runtime.sampling.penalties import (
     apply_penalties_reference,
     make_bias,
 )
-from ramet.runtime.sampling.sampler import NOT_FINITE, NOTHING_ALLOWED, Drawn, DrawRow, SamplerState, sample
+from ramet.runtime.sampling.sampler import (
+    NOT_FINITE,
+    NOTHING_ALLOWED,
+    Drawn,
+    DrawRow,
+    SamplerState,
+    draw_with_kernel,
+    sample,
+)
 from ramet.runtime.types import GenerateSpec, Sampling
 
 V = 70
@@ -189,3 +197,15 @@ def test_masking_a_view_spares_the_padding() -> None:
 
 def test_nothing_to_draw_is_nothing() -> None:
     assert sample(torch.zeros(0, V), []) == []
+
+
+def test_the_kernel_for_gpus_draws_the_same_tokens() -> None:
+    """Its reference here, on the CPU; the kernel is held to its reference by tests of its own."""
+    samplings: list[dict[str, object]] = [
+        {}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 5}, {"temperature": 1.3, "top_p": 0.6}, {"top_k": 1},
+        {"temperature": 1.0, "min_p": 0.2}, {"temperature": 2.0, "top_k": 20, "top_p": 0.9, "min_p": 0.01},
+    ]  # fmt: skip
+    rows = [DrawRow(state(seed=i, **sampling), 5 * i) for i, sampling in enumerate(samplings * 8)]
+    made = torch.randn(len(rows), V, generator=torch.Generator().manual_seed(1)) * 2
+    made[:, ::3] = -math.inf
+    assert draw_with_kernel(made, rows) == [drawn.token for drawn in sample(made.clone().clamp(min=-1e30), rows)]
