@@ -7,6 +7,7 @@ mask. Every walk is remembered by (nodes, state): what grammars share is walked 
 """
 
 import bisect
+import hashlib
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator
@@ -139,6 +140,7 @@ class Explorer:
         self.descent: Descent = best_descent(machine, self.trie)
         self._sets: dict[bytes, NodeSet] = {}
         self._walks: dict[tuple[int, int, bool], Walk] = {}
+        self._masks: dict[bytes, Words] = {}
         self.num_bytes = 0
         """Bytes of the answers kept."""
         self.root = self._node_set(np.zeros(1, dtype=np.int32))
@@ -176,7 +178,7 @@ class Explorer:
     def _allowed(self, walk: Walk, counter: int) -> Words | None:
         masks = [words for (low, high), words in walk.words.items() if low <= counter <= high]
         if len(masks) == 1 and not walk.counted:
-            return masks[0] if masks[0].any() else None
+            return masks[0]
         if not masks and not walk.counted:
             return None
         made = np.zeros(self.vocabulary.num_words, dtype=np.int32)
@@ -184,8 +186,7 @@ class Explorer:
             np.bitwise_or(made, words, out=made)
         for rows in walk.counted:
             self.descent.mark(rows, counter, made)
-        self.num_bytes += made.nbytes
-        return made if made.any() else None
+        return self._shared(made) if made.any() else None
 
     def _rest(self, walk: Walk, counter: int) -> NodeSet | None:
         parts = [n for (low, high), nodes in walk.ended.items() if low <= counter <= high for n in nodes]
@@ -212,8 +213,17 @@ class Explorer:
                 task = next(iter(running.waiting))
                 self._descend(running, task, np.unique(np.concatenate(running.waiting.pop(task))), False)
             found = self._walks[key] = running.walk
-            self.num_bytes += sum(w.nbytes for w in found.words.values()) + sum(c.nbytes for c in found.counted)
+            found.words = {window: self._shared(words) for window, words in found.words.items() if words.any()}
+            self.num_bytes += sum(rows.nbytes for rows in found.counted)
         return found
+
+    def _shared(self, words: Words) -> Words:
+        """Equal masks are one array: many states allow the same tokens."""
+        key = hashlib.blake2b(words, digest_size=16).digest()
+        if key not in self._masks:
+            self._masks[key] = words
+            self.num_bytes += words.nbytes
+        return self._masks[key]
 
     def _descend(self, running: _Running, task: _Task, nodes: Ints, fresh: bool) -> None:
         """Go down to the leaves; then leave the states that have exits."""
