@@ -1,11 +1,12 @@
 """Backends for programs under test: a fresh script each, checked to be empty when the test ends."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from ramet.lang.backends.scripted import Scripted
+from ramet.lang.backends.scripted import Scripted, ScriptedClient
 
 
 @pytest.fixture
@@ -19,5 +20,17 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
 
     yield make
     for backend in made:
-        assert backend.client.running == 0
-        assert backend.client.branches == {}
+        assert_empties(backend.client)
+
+
+def assert_empties(client: ScriptedClient, limit_s: float = 5.0) -> None:
+    """A streamed run may still be closing when its last text was read: soon nothing runs and no branch is open."""
+    deadline = time.monotonic() + limit_s
+    while (client.running or client.branches) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert client.running == 0 and client.branches == {}
+
+
+@pytest.fixture
+def empties() -> Callable[[ScriptedClient], None]:
+    return assert_empties

@@ -128,7 +128,7 @@ def test_saying_returns_at_once_and_asking_waits(scripted: Make) -> None:
         s += gen("x", max_tokens=5)
         said = time.monotonic() - started
         assert s["x"] == "abcde"
-        assert said < 0.02 < time.monotonic() - started
+        assert said < (time.monotonic() - started) / 2
 
     program.run(backend=scripted("abcde", delay_s=0.05))
 

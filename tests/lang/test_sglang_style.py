@@ -10,12 +10,12 @@ from ramet.lang.backends.scripted import Prompt, ScriptedClient
 
 
 @pytest.fixture
-def backend() -> Any:
+def backend(empties: Any) -> Any:
     client = ScriptedClient(lambda prompt: f"r{prompt.number}", prefer={"calculator": 2.0})
     sgl.set_default_backend(client)
     yield client
     sgl.set_default_backend(None)
-    assert client.branches == {} and client.running == 0
+    empties(client)
 
 
 def test_chat_with_roles_and_positions(backend: ScriptedClient) -> None:
