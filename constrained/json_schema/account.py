@@ -90,7 +90,13 @@ def _judged(schema: Schema, keyword: str, value: Json) -> tuple[Status, str]:
 
 def _is_readable(keyword: str, value: Json) -> bool:
     """Whether a value has the shape that is looked into below. What has an effect was refused before, if malformed."""
-    return isinstance(value, {"format": str, "enum": list, "type": (str, list)}.get(keyword, object))
+    match keyword:
+        case "format":
+            return isinstance(value, str)
+        case "enum":
+            return isinstance(value, list)
+        case _:
+            return keyword != "type" or isinstance(value, (str, list))
 
 
 def _constant(values: Json) -> tuple[Status, str]:

@@ -19,7 +19,8 @@ from ramet.constrained.regex.language import language as pattern_language
 from ramet.constrained.regex.text import to_utf8
 
 MAX_DIGITS = 24
-MAX_EXPONENT_DIGITS = 3
+_EXPONENT = "([eE](-[0-9]{1,3}|[+]?([0-9]{1,2}|[12][0-9]{2})))?"
+"""Three digits at most, and nothing that a reader's float turns into infinity."""
 MAX_REMAINDERS = 4_096
 MAX_STATES = 40_000
 
@@ -71,7 +72,7 @@ def _decimal(value: Fraction) -> tuple[int, int]:
 @lru_cache(maxsize=1)
 def _any_number() -> Dfa:
     digits = MAX_DIGITS - 1
-    pattern = rf"-?(0|[1-9][0-9]{{0,{digits}}})(\.[0-9]{{1,{digits}}})?([eE][+-]?[0-9]{{1,{MAX_EXPONENT_DIGITS}}})?"
+    pattern = rf"-?(0|[1-9][0-9]{{0,{digits}}})(\.[0-9]{{1,{digits}}})?{_EXPONENT}"
     return to_utf8(pattern_language(pattern, whole=True))
 
 
@@ -102,9 +103,9 @@ def _language(record: Numbers) -> Dfa:
 
 def _signed(record: Numbers) -> Dfa:
     """Bounds that are 0 or absent: the sign, and whether the number is zero, decide."""
-    digits, exponent = MAX_DIGITS - 1, rf"([eE][+-]?[0-9]{{1,{MAX_EXPONENT_DIGITS}}})?"
-    some = rf"(0|[1-9][0-9]{{0,{digits}}})(\.[0-9]{{1,{digits}}})?{exponent}"
-    zero = rf"0(\.0{{1,{digits}}})?{exponent}"
+    digits = MAX_DIGITS - 1
+    some = rf"(0|[1-9][0-9]{{0,{digits}}})(\.[0-9]{{1,{digits}}})?{_EXPONENT}"
+    zero = rf"0(\.0{{1,{digits}}})?{_EXPONENT}"
     everything, zeros = (to_utf8(pattern_language(p, whole=True)) for p in (some, zero))
     nonzero = automata.difference(everything, zeros)
     has_zero = not (record.low == 0 and record.low_open) and not (record.high == 0 and record.high_open)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ramet.constrained.json_schema import formats
 from ramet.constrained.json_schema.document import Document, Literal_, Schema
-from ramet.constrained.json_schema.text import Json, identity, is_number, to_fraction
+from ramet.constrained.json_schema.text import Json, identity, is_number, refuse, to_fraction
 from ramet.constrained.regex.language import language
 from ramet.runtime.errors import GrammarRefused
 
@@ -84,7 +84,11 @@ class _Validation:
         last = ("unevaluatedProperties", "unevaluatedItems")
         for name in sorted(names, key=lambda n: n in last):
             check = _CHECKS.get(name)
-            if check is not None and not check(self, schema, value, at, outcome):
+            try:
+                holds = check is None or check(self, schema, value, at, outcome)
+            except (TypeError, ValueError, AssertionError):
+                refuse("a valid JSON Schema", schema.value[name], f"{schema.pointer}/{name}", code="invalid_schema")
+            if not holds:
                 outcome.failures.append(Failure(f"{schema.pointer}/{name}", at))
 
     def passes(self, literal: Literal_, value: Json) -> bool:

@@ -95,21 +95,11 @@ _MAKERS: dict[str, Callable[[random.Random, int], Any]] = {
 
 
 _JUNK: list[Any] = [
-    None, True, -1, 1.5, 1e300, "", "#", "#/nowhere", "#foo", "http://x/y", "integer", "[", "(?=a)", [], [1], ["a", "a"],
-    [{}], [None], {}, {"a": 1}, {"a": {}}, {"a": ["b"]}, {"[": {}}, {"$ref": "#"}, {"type": {}}, ["integer", 5],
+    None, True, -1, 1.5, 1e300, "", "#", "#/nowhere", "#foo", "http://x/y", "integer", "[", "(?=a)", [], [1],
+    ["a", "a"], [{}], [None], {}, {"a": 1}, {"a": {}}, {"a": ["b"]}, {"[": {}}, {"$ref": "#"}, {"type": {}},
+    ["integer", 5],
 ]  # fmt: skip
-_KEYWORDS = [
-    "$ref",
-    "$id",
-    "$anchor",
-    "$defs",
-    "$schema",
-    "$dynamicRef",
-    "format",
-    "then",
-    "dependencies",
-    "additionalItems",
-]
+_KEYWORDS = ["$ref", "$id", "$anchor", "$defs", "$schema", "$dynamicRef", "format", "then", "dependencies"]
 
 
 def damaged(rng: random.Random, schema: Any) -> Any:
