@@ -35,9 +35,11 @@ def attend_keys(
         place = row[:, None] * D + d[None, :]
         inside = present[:, None] & (d[None, :] < D)
         k = tl.load(key_ptr + place, mask=inside, other=0.0)
-        scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * scale  # [M, N]
         if INT8:
-            scores = scores * tl.load(key_scale_ptr + row, mask=present, other=0.0)[None, :]
+            k = k.to(tl.float32) * tl.load(
+                key_scale_ptr + place // 32, mask=inside, other=0.0
+            )  # kv_quantize.SCALE_GROUP
+        scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * scale  # [M, N]
         if HAS_CAP:
             scores = soft_cap * (2.0 * tl.sigmoid(2.0 * scores / soft_cap) - 1.0)  # tanh
         visible = present[None, :] & (key[None, :] >= low[:, None]) & (key[None, :] < high[:, None])
@@ -56,9 +58,9 @@ def attend_keys(
         weights = tl.exp(scores - safe[:, None])
         keep = tl.exp(m - safe)
         l = l * keep + tl.sum(weights, axis=1)  # noqa: E741
-        if INT8:
-            weights = weights * tl.load(value_scale_ptr + row, mask=present, other=0.0)[None, :]
         v = tl.load(value_ptr + place, mask=inside, other=0.0)
+        if INT8:
+            v = v.to(tl.float32) * tl.load(value_scale_ptr + place // 32, mask=inside, other=0.0)
         acc = acc * keep[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision="ieee")
         m = higher
     return m, l, acc

@@ -9,7 +9,7 @@ it can be captured in a CUDA graph (a row of length 0 is padding and gives 0).
 
 Layout   q                float    [R, H, D]     last axis contiguous
          key_pages        float or int8  [N, S, G, D]   value_pages the same
-         key_scales       float32  [N, S, G]     where pages are int8; value_scales the same
+         key_scales       float32  [N, S, G, D / 32]  where pages are int8; value_scales the same
          context_lengths  int32    [R]           keys of the row, its new token's included
          page_tables      int32    [R, P]
          returns          float    [R, H, D]     q's dtype
@@ -23,6 +23,7 @@ from ramet.kernels._attend import attend_keys
 from ramet.kernels._triton import tl, triton
 from ramet.kernels.attention import Groups
 from ramet.kernels.checks import check_last_axis_contiguous, check_tensor
+from ramet.kernels.kv_quantize import SCALE_GROUP
 from ramet.kernels.merge_states import merge_states_triton
 
 SPLIT = 256
@@ -111,5 +112,17 @@ def check_pages(
     check_tensor("value_pages", value_pages, dtype=key_pages.dtype, shape=key_pages.shape, device=q.device)
     if key_pages.dtype == torch.int8:
         assert key_scales is not None and value_scales is not None, "int8 pages need scales"
-        check_tensor("key_scales", key_scales, dtype=torch.float32, shape=key_pages.shape[:3], device=q.device)
-        check_tensor("value_scales", value_scales, dtype=torch.float32, shape=key_pages.shape[:3], device=q.device)
+        check_tensor(
+            "key_scales",
+            key_scales,
+            dtype=torch.float32,
+            shape=(*key_pages.shape[:3], D // SCALE_GROUP),
+            device=q.device,
+        )
+        check_tensor(
+            "value_scales",
+            value_scales,
+            dtype=torch.float32,
+            shape=(*key_pages.shape[:3], D // SCALE_GROUP),
+            device=q.device,
+        )

@@ -23,7 +23,11 @@ constexpr int QUERY_TILE = 6;  // 6 queries x 4 vectors = 24 accumulators
 
 enum KVType : int32_t { KV_BF16 = 0, KV_F32 = 1, KV_INT8 = 2 };
 
-// One layer's pool. Scales only for int8: [N, S, G] float, one per token and head.
+// Channels of a head that share a scale, in an int8 pool. With one scale for a whole head of 64, a channel that is always large
+// costs the others two bits, and greedy tokens changed three times as often.
+constexpr int SCALE_GROUP = 32;
+
+// One layer's pool. Scales only for int8: [N, S, G, D / 32] float.
 struct KVLayer {
   void* keys;
   void* values;
@@ -119,22 +123,20 @@ struct ChunkScratch {
   using Element = typename Math::Element;
   u8x64* keys;          // [CHUNK/16][D/PACK]
   u8x64* values;        // [CHUNK/PACK][D/16]
-  float* key_scales;    // [CHUNK], int8 only
-  float* value_scales;  // [CHUNK], int8 only
   float* scores;        // [QUERY_TILE][CHUNK]
   Element* weights;     // [QUERY_TILE][CHUNK]
 };
 
 // 16 * PACK numbers of a stored row, as sixteen 32-bit lanes.
 template <class Math, int TYPE>
-INLINE i32x16 row_lanes(const void* base, size_t at) {
+INLINE i32x16 row_lanes(const void* base, const float* scales, size_t at) {
   const auto int8_at = [&](int i) {
-    return to_float(__builtin_convertvector(load_as<i8x16>((const int8_t*)base + at + i), i32x16));
+    return to_float(__builtin_convertvector(load_as<i8x16>((const int8_t*)base + at + i), i32x16)) * scales[at / SCALE_GROUP];
   };
   if constexpr (Math::PACK == 2 && TYPE == KV_BF16) {
     return load_as<i32x16>((const uint16_t*)base + at);
   } else if constexpr (Math::PACK == 2) {
-    const u16x16 halves[2] = {to_bf16(int8_at(0)), to_bf16(int8_at(16))};  // an int8 is exact in bfloat16
+    const u16x16 halves[2] = {to_bf16(int8_at(0)), to_bf16(int8_at(16))};
     return load_as<i32x16>(halves);
   } else if constexpr (TYPE == KV_BF16) {
     return as_int(load_bf16((const uint16_t*)base + at));
@@ -197,13 +199,13 @@ struct Cursor {
 template <class Math, int TYPE, bool WHOLE>
 INLINE void pack_block(const KVLayer& layer, int D, const size_t (&at)[LANES], u8x64* keys, u8x64* values) {
   constexpr int PACK = Math::PACK;
-  const auto row = [&](const void* base, int lane, int d) {
-    return WHOLE || at[lane] != NOWHERE ? row_lanes<Math, TYPE>(base, at[lane] + d) : i32x16{};
+  const auto row = [&](const void* base, const float* scales, int lane, int d) {
+    return WHOLE || at[lane] != NOWHERE ? row_lanes<Math, TYPE>(base, scales, at[lane] + d) : i32x16{};
   };
   for (int d = 0; d < D; d += LANES * PACK) {
     i32x16 rows[LANES];
 #pragma GCC unroll 16
-    for (int lane = 0; lane < LANES; lane++) rows[lane] = row(layer.keys, lane, d);
+    for (int lane = 0; lane < LANES; lane++) rows[lane] = row(layer.keys, layer.key_scales, lane, d);
     transpose(rows);
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++) keys[d / PACK + i] = (u8x64)rows[i];
@@ -211,9 +213,9 @@ INLINE void pack_block(const KVLayer& layer, int D, const size_t (&at)[LANES], u
     for (int lane = 0; lane < LANES; lane += PACK) {
       u8x64* out = values + size_t(lane / PACK) * (D / LANES) + d / LANES;
       if constexpr (PACK == 2)
-        interleave(row(layer.values, lane, d), row(layer.values, lane + 1, d), out);
+        interleave(row(layer.values, layer.value_scales, lane, d), row(layer.values, layer.value_scales, lane + 1, d), out);
       else
-        *out = (u8x64)row(layer.values, lane, d);
+        *out = (u8x64)row(layer.values, layer.value_scales, lane, d);
     }
   }
 }
@@ -229,13 +231,8 @@ void pack_chunk_of(const KVShape& kv, const KVLayer& layer, const int32_t* table
     for (int lane = 0; lane < LANES; lane++) {
       const int key = block + lane;
       at[lane] = NOWHERE;
-      if (TYPE == KV_INT8) scratch.key_scales[key] = scratch.value_scales[key] = 0;
       if (key >= to) continue;
-      const size_t row = cursor.next() * kv.G + g;
-      at[lane] = row * D;
-      if (TYPE != KV_INT8) continue;
-      scratch.key_scales[key] = layer.key_scales[row];
-      scratch.value_scales[key] = layer.value_scales[row];
+      at[lane] = (cursor.next() * kv.G + g) * D;
     }
     u8x64* keys = scratch.keys + size_t(block / LANES) * (D / PACK);
     u8x64* values = scratch.values + size_t(block / PACK) * (D / LANES);
@@ -300,12 +297,11 @@ INLINE void sum_values(const u8x64* values, int D, int num_steps, const typename
 
 // Scores -> weights e^(score - m), in place; writes m and l.
 template <class Math>
-INLINE void weigh(const Query& q, float soft_cap, const KVShape& kv, const ChunkScratch<Math>& s, int base, int num_blocks,
-                  float* scores, typename Math::Element* weights, Partial& out) {
+INLINE void weigh(const Query& q, float soft_cap, int base, int num_blocks, float* scores, typename Math::Element* weights,
+                  Partial& out) {
   f32x16 largest = splat(-INFINITY);
   for (int b = 0; b < num_blocks; b++) {
     f32x16 x = load(scores + b * LANES);
-    if (kv.type == KV_INT8) x = x * load(s.key_scales + b * LANES);
     if (soft_cap > 0) x = soft_cap * tanh_of(x / soft_cap);
     if (!sees_all(q, base + b * LANES)) x = select(visible_lanes(q, base + b * LANES), x, splat(-INFINITY));
     largest = maximum(largest, x);
@@ -317,7 +313,6 @@ INLINE void weigh(const Query& q, float soft_cap, const KVShape& kv, const Chunk
     // nothing visible: m is -inf, and the weights must be 0, not e^(inf - inf)
     f32x16 w = out.m == -INFINITY ? f32x16{} : exponential(load(scores + b * LANES) - out.m);
     sum = sum + w;
-    if (kv.type == KV_INT8) w = w * load(s.value_scales + b * LANES);
     Math::put(weights + b * LANES, w);
   }
   out.l = sum_lanes(sum);
@@ -332,7 +327,7 @@ void attend_tile(const KVShape& kv, const Query* queries, float soft_cap, int ba
   for (; b + 4 <= num_blocks; b += 4) score_blocks<Math, NQ, 4>(s.keys, steps, queries, s.scores, b);
   for (; b < num_blocks; b++) score_blocks<Math, NQ, 1>(s.keys, steps, queries, s.scores, b);
   for (int i = 0; i < NQ; i++)
-    weigh<Math>(queries[i], soft_cap, kv, s, base, num_blocks, s.scores + i * CHUNK, s.weights + i * CHUNK, out[i]);
+    weigh<Math>(queries[i], soft_cap, base, num_blocks, s.scores + i * CHUNK, s.weights + i * CHUNK, out[i]);
   const int value_steps = num_blocks * LANES / Math::PACK, columns = kv.D / LANES;
   int c = 0;
   for (; c + 4 <= columns; c += 4) sum_values<Math, NQ, 4>(s.values, kv.D, value_steps, s.weights, out, c);

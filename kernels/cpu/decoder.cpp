@@ -291,12 +291,13 @@ void write_kv(const KVShape& kv, void* pages, float* scales, int64_t slot, int g
   } else if (kv.type == KV_BF16) {
     for (int i = 0; i < kv.D; i += 16) store_as((uint16_t*)pages + at + i, to_bf16(load(x + i)));
   } else {
-    f32x16 largest = {};
-    for (int i = 0; i < kv.D; i += 16) largest = maximum(largest, absolute(load(x + i)));
-    const float most = max_lanes(largest), inverse = most > 0 ? 127.0f / most : 0.0f;
-    scales[size_t(slot) * kv.G + g] = most / 127.0f;
-    for (int i = 0; i < kv.D; i += 16)
-      store_as((int8_t*)pages + at + i, __builtin_convertvector(round_to_int(load(x + i) * inverse), i8x16));
+    for (int from = 0; from < kv.D; from += SCALE_GROUP) {
+      const f32x16 low = load(x + from), high = load(x + from + 16);
+      const float most = max_lanes(maximum(absolute(low), absolute(high))), inverse = most > 0 ? 127.0f / most : 0.0f;
+      scales[(at + from) / SCALE_GROUP] = most / 127.0f;
+      store_as((int8_t*)pages + at + from, __builtin_convertvector(round_to_int(low * inverse), i8x16));
+      store_as((int8_t*)pages + at + from + 16, __builtin_convertvector(round_to_int(high * inverse), i8x16));
+    }
   }
 }
 
@@ -739,15 +740,15 @@ void make_threads(Model& m) {
   for (int i = 0; i < n; i++) {
     auto t = std::make_unique<Thread>();
     const size_t packed = size_t(CHUNK) * D * 4, scores = size_t(QUERY_TILE) * CHUNK * 4;
-    const size_t bytes = 2 * packed + 2 * CHUNK * 4 + 2 * scores + size_t(TILE_ROWS) * D * 4 + 2 * queries * D * 4 + 4096;
+    const size_t bytes = 2 * packed + 2 * scores + size_t(TILE_ROWS) * D * 4 + 2 * queries * D * 4 + 4096;
     uint8_t* p = (uint8_t*)t->memory.at_least(bytes);
     auto take = [&](size_t size) {
       uint8_t* at = p;
       p += (size + 63) / 64 * 64;
       return at;
     };
-    t->f = {(u8x64*)take(packed), (u8x64*)take(packed), (float*)take(CHUNK * 4), (float*)take(CHUNK * 4), (float*)take(scores), (float*)take(scores)};
-    t->b = {t->f.keys, t->f.values, t->f.key_scales, t->f.value_scales, t->f.scores, (uint16_t*)t->f.weights};
+    t->f = {(u8x64*)take(packed), (u8x64*)take(packed), (float*)take(scores), (float*)take(scores)};
+    t->b = {t->f.keys, t->f.values, t->f.scores, (uint16_t*)t->f.weights};
     t->tile = (float*)take(size_t(TILE_ROWS) * D * 4);
     t->block_o = (float*)take(2 * queries * D * 4);
     m.threads.push_back(std::move(t));

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from ramet.kernels.attention import decode_attention, extend_attention
 from ramet.kernels.decode_attention import decode_attention_triton
@@ -17,11 +16,13 @@ LENGTHS = [(3, 5), (0, 0), (4, 17), (1, 1), (1, 34), (9, 9)]
 """Of each row: new tokens, and keys in all. A row may be empty."""
 
 
-def make_step(page_size: int, device: str, *, dtype: torch.dtype = torch.float32, shared: int = 0) -> dict[str, Any]:
+def make_step(
+    page_size: int, device: str, *, dtype: torch.dtype = torch.float32, shared: int = 0, head_size: int = 20
+) -> dict[str, Any]:
     """Rows over scattered pages, all keys written; what no row owns is NaN. The first `shared` keys of rows 2 and 4
     are one.
     """
-    H, G, D = 6, 2, 20
+    H, G, D = 6, 2, head_size
     g = torch.Generator().manual_seed(0)
     width = -(-max(length for _, length in LENGTHS) // page_size)
     pages = torch.randperm(len(LENGTHS) * width, generator=g).int().view(len(LENGTHS), width)
@@ -111,18 +112,16 @@ def test_decode_bits_do_not_depend_on_the_batch(device: str) -> None:
     assert together[1].eq(0).all()  # no keys: padding
 
 
-def quantised(pages: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """int8 pages, their scales, and the numbers that they stand for."""
-    scales = pages.nan_to_num().abs().amax(-1) / 127  # [N, S, G]
-    codes = (pages.nan_to_num() / scales.clamp_min(1e-9)[..., None]).round().to(torch.int8)
-    return codes, scales, codes.float() * scales[..., None]
-
-
-def test_int8_pages_equal_the_numbers_they_stand_for(device: str) -> None:
-    step = make_step(4, device)
-    keys, key_scales, key_numbers = quantised(step["key_pages"])
-    values, value_scales, value_numbers = quantised(step["value_pages"])
-    expected = extend_attention.on("reference")(**{**step, "key_pages": key_numbers, "value_pages": value_numbers})
-    int8 = {**step, "key_pages": keys, "value_pages": values}
-    got = extend_attention_triton(**int8, key_scales=key_scales, value_scales=value_scales)
-    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-4)
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+def test_int8_pages_equal_the_numbers_they_stand_for(page_size: int, device: str) -> None:
+    step = make_step(page_size, device, head_size=64)
+    int8, numbers = dict(step), dict(step)
+    for name in ("key", "value"):
+        pages = step[f"{name}_pages"].nan_to_num()
+        grouped = pages.unflatten(-1, (2, 32))
+        scales = grouped.abs().amax(-1) / 127  # [N, S, G, 2]
+        codes = (grouped / scales.clamp_min(1e-9)[..., None]).round()
+        int8[f"{name}_pages"], int8[f"{name}_scales"] = codes.flatten(-2).to(torch.int8), scales
+        numbers[f"{name}_pages"] = (codes * scales[..., None]).flatten(-2)
+    expected = extend_attention.on("reference")(**numbers)
+    torch.testing.assert_close(extend_attention_triton(**int8), expected, atol=1e-5, rtol=1e-4)
