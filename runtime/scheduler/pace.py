@@ -5,7 +5,7 @@ A step of 2,048 tokens is nothing on a large GPU and a second or two on a CPU. S
 follow from the speed that is measured. A step without decoding rows is not bounded by it: there is nobody to be late.
 """
 
-_FIRST_GUESS = 512
+_FIRST_GUESS = 128
 """Tokens, until a step was measured."""
 _LEAST = 32
 """Tokens; smaller chunks cost more than they give."""

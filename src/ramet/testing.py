@@ -16,7 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ramet.runtime.chat_template import ChatTemplate
 from ramet.runtime.clock import Clock, SystemClock
-from ramet.runtime.config import AdmissionConfig, CacheConfig, EngineConfig, RequestOrderName, SchedulingConfig
+from ramet.runtime.config import (
+    AdmissionConfig,
+    CacheConfig,
+    EngineConfig,
+    PaceConfig,
+    RequestOrderName,
+    SchedulingConfig,
+)
 from ramet.runtime.engine import Engine, Executor
 from ramet.runtime.local_client import LocalClient
 from ramet.runtime.scheduler.build import build_scheduler
@@ -97,6 +104,7 @@ def scripted_engine(
         admission=AdmissionConfig(max_step_tokens=max_step_tokens, max_running=max_running, high_water=high_water),
         cache=CacheConfig(page_size=page_size, is_on=cache),
         scheduling=SchedulingConfig(order=order),
+        pace=PaceConfig(max_stall_s=None),  # a scripted step takes no time that could be measured
     )
     scheduler = build_scheduler(num_pages, clock or SystemClock(), config)
     pool_pages = scheduler.cache.allocator.pool_pages
