@@ -26,8 +26,9 @@ class Runner:
         self.tables = order.view(num_rows, pages_per_row).to(torch.int32)
         self.lengths = [0] * num_rows
 
-    def step(self, rows: Sequence[tuple[int, Sequence[int]]]) -> Tensor:
-        """Compute the given new tokens of the given rows; returns logits of all of them, laid end to end."""
+    def step(self, rows: Sequence[tuple[int, Sequence[int]]], *, last_only: bool = False) -> Tensor:
+        """Compute the given new tokens of the given rows; returns logits of all of them, laid end to end, or of the
+        last of each row."""
         tokens, positions, slots, offsets = [], [], [], [0]
         for row, new in rows:
             at = range(self.lengths[row], self.lengths[row] + len(new))
@@ -45,7 +46,7 @@ class Runner:
             context_lengths=torch.tensor([self.lengths[row] for row in which], dtype=torch.int32),
             page_tables=self.tables[which],
             slots=torch.tensor(slots),
-            output_rows=torch.arange(len(tokens)),
+            output_rows=torch.tensor(offsets[1:]) - 1 if last_only else torch.arange(len(tokens)),
         )
         return self.model.forward(batch, self.kv)
 
@@ -58,8 +59,9 @@ def run_greedy(
     page_size: int = 4,
     chunk: int = 5,
     dtype: torch.dtype = torch.float32,
+    last_only: bool = False,
 ) -> tuple[list[list[int]], list[Tensor]]:
-    """Greedy tokens of each prompt, and its logits at every position computed.
+    """Greedy tokens of each prompt, and its logits at every position, or (`last_only`) at the last of each chunk.
 
     Prompts go in by chunks of `chunk` tokens, so that chunks of some rows meet single tokens of others in one step.
     """
@@ -70,7 +72,7 @@ def run_greedy(
     logits: list[list[Tensor]] = [[] for _ in prompts]
     while any(len(output) < num_new for output in outputs):
         rows = [(row, pending[row][:chunk]) for row in range(len(prompts)) if len(outputs[row]) < num_new]
-        pieces = runner.step(rows).split([len(new) for _, new in rows])
+        pieces = runner.step(rows, last_only=last_only).split([1 if last_only else len(new) for _, new in rows])
         for (row, new), piece in zip(rows, pieces, strict=True):
             logits[row].append(piece)
             del pending[row][: len(new)]
