@@ -383,25 +383,28 @@ class LocalClient:
             question = ask(target, choices, self._codec, self._begin_token)
             scoring = self._score(target, question.text, question, method)
             target.running = scoring.request_id
-        apart = None
+        scored = [scoring]
         if needs_unconditional(method):
-            apart = self._score(target, TokenRow([self._apart_token()]), question, method, is_apart=True)
-        try:
-            given = await scoring.scores()
-            alone = await apart.scores() if apart is not None else None
-        finally:
-            for each in (scoring, apart):
-                if each is not None and not each.stream.is_over:
-                    self._abort_soon(each.request_id)
-                    await each.stream.wait_until_over()
-        selection = decide(question, given, alone, method, temperature, seed)
-        usage = scoring.usage if apart is None else add_usage(scoring.usage, apart.usage)
+            scored.append(self._score(target, TokenRow([self._apart_token()]), question, method, is_apart=True))
+        given, *alone = await self._all_scores(scored)
+        selection = decide(question, given, alone[0] if alone else None, method, temperature, seed)
+        usage = functools.reduce(add_usage, (each.usage for each in scored))
         with self._lock:
             target.usage = add_usage(target.usage, usage)
             if append:
                 question.append_to(target, selection.index)
             scoring.leave_on(target)
         return msgspec.structs.replace(selection, usage=usage)
+
+    async def _all_scores(self, scored: Sequence["_Scored"]) -> list[Mapping[int, Scores]]:
+        """Wait for all; whoever leaves before aborts what still runs."""
+        try:
+            return [await each.scores() for each in scored]
+        finally:
+            for each in scored:
+                if not each.stream.is_over:
+                    self._abort_soon(each.request_id)
+                    await each.stream.wait_until_over()
 
     def _apart_token(self) -> int:
         """What stands before choices that are read without the text: the token that begins one, or that ends the

@@ -104,12 +104,11 @@ class PrefixCache:
         key = self._key_of(match)
         whole = match.num_tokens
         wanted = as_tokens(seq.tokens[whole : min(limit, whole + self.page_size)])
-        head = (
-            Head(match.partial.page, match.partial.num_tokens) if match.partial and match.partial.num_tokens else None
-        )
-        found, leader = self.open_pages.find(key, wanted, head.num_tokens if head else 0)
-        if found is not None and (head is None or found.num_tokens > head.num_tokens or found.tail is not None):
-            head = Head(*found) if head is None or found.num_tokens >= head.num_tokens else head
+        in_tree = match.partial.num_tokens if match.partial else 0
+        head = Head(match.partial.page, in_tree) if match.partial and in_tree else None
+        found, leader = self.open_pages.find(key, wanted, in_tree)
+        if found is not None and found.num_tokens >= in_tree:
+            head = Head(*found)  # an open tail may be taken over, without a copy
         return Found(match, whole, head, key, leader)
 
     def _key_of(self, match: Match) -> PathKey:

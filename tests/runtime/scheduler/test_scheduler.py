@@ -166,6 +166,18 @@ def test_namespaces_share_nothing() -> None:
     assert [driver.last(each).usage.cached_tokens for each in range(3)] == [0, 0, 63]
 
 
+def test_many_forks_of_one_prefix_go_idle_in_balance() -> None:
+    """bugs.md 26."""
+    driver = Driver(num_pages=400, page_size=8)
+    for number in range(40):
+        driver.submit([*text(100), *f" fork {number}".encode()], spec(number % 7))
+    driver.run()
+    balance = driver.scheduler.cache.balance()
+    assert balance.leased == 0 and balance.free + balance.evictable == balance.total
+    held = [page for node in driver.scheduler.cache.tree.nodes() for page in node.pages.tolist()]
+    assert len(held) == len(set(held)) == balance.evictable - len(driver.scheduler.cache.open_pages.tails)
+
+
 def test_a_cursor_spares_the_lookup_and_finds_the_same() -> None:
     driver = Driver()
     row = TokenRow(text(200))
