@@ -54,7 +54,7 @@ def expression(spec: specs.Spec, composed: Composed, at: str) -> ir.Expr:
     """One spec as an expression. `at` is its path within the whole, for errors."""
     match spec:
         case specs.JsonSchema():
-            return composed.include(lower(spec).grammar)
+            return composed.include(_schema(spec))
         case specs.JsonObject():
             return composed.include(lower_object(spec).grammar)
         case specs.Regex():
@@ -77,6 +77,17 @@ def expression(spec: specs.Spec, composed: Composed, at: str) -> ir.Expr:
             return _repeat(spec, composed, at)
         case specs.Tagged():
             return ir.Tagged(spec.name, expression(spec.item, composed, f"{at}.item"))
+
+
+def _schema(spec: specs.JsonSchema) -> ir.Grammar:
+    """A schema's grammar; a refusal says which schema it was, for its pointer begins at that schema's root."""
+    try:
+        return lower(spec).grammar
+    except GrammarRefused as refusal:
+        if spec.title:
+            hint = f"{refusal.hint} The schema is that of {spec.title}.".lstrip()
+            refusal.args, refusal.hint = (f"{refusal} The schema is that of {spec.title}.",), hint
+        raise
 
 
 def _each(items: Iterable[specs.Spec], composed: Composed, at: str) -> tuple[ir.Expr, ...]:

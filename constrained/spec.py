@@ -19,6 +19,8 @@ class JsonSchema(msgspec.Struct, frozen=True, kw_only=True, tag="json_schema"):
     """compact: none; bounded: nothing, one space, or a newline and at most 20 blanks; exact: any JSON whitespace."""
     any_order: bool = False
     """Keys in any order instead of the declared one."""
+    title: str = ""
+    """What a refusal calls this schema, where one request has several: `the tool 'search'`."""
 
 
 class JsonObject(msgspec.Struct, frozen=True, kw_only=True, tag="json_object"):

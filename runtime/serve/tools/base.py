@@ -76,8 +76,11 @@ def arguments_schema(tool: Tool) -> Spec:
     """The language of a tool's arguments: always an object, and the tool's own schema, closed where it says nothing."""
     schema = closed(dict(tool.parameters)) or {"type": "object"}
     schema.setdefault("type", "object")
-    unsupported = "error" if tool.strict else "declare"
-    return JsonSchema(schema=json.dumps(schema, ensure_ascii=False), unsupported=unsupported)  # type: ignore[arg-type]
+    return JsonSchema(
+        schema=json.dumps(schema, ensure_ascii=False),
+        unsupported="error" if tool.strict else "declare",
+        title=f"the tool {tool.name!r}",
+    )
 
 
 _COMPOSED = ("allOf", "anyOf", "oneOf", "not", "if", "$ref", "patternProperties", "unevaluatedProperties")
