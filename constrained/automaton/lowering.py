@@ -32,7 +32,7 @@ from ramet.constrained.automaton.items import (
     SpecialToken,
 )
 from ramet.constrained.automaton.references import components, refs_of, renamed
-from ramet.constrained.automaton.strings import normalised_string, quoted_string
+from ramet.constrained.automaton.strings import QuotedString, normalised_string, quoted_string
 from ramet.constrained.regex import dfa as regular
 from ramet.constrained.regex.dfa import Dfa, TooManyStates
 from ramet.runtime.errors import GrammarRefused
@@ -60,6 +60,8 @@ class _Lowering:
         self.rules, self.start, self.space, self.special = grammar.rules, grammar.start, space, special
         self._facts = _Facts(grammar.rules, space)
         self._items: dict[str, Item] = {}
+        self._bodies: dict[Item, Item] = {}
+        """Calls that could as well be written out: they need no counter of their own."""
 
     def run(self) -> Rule:
         """Everything, from the start rule."""
@@ -127,7 +129,7 @@ class _Lowering:
         return items[0] if len(items) == 1 else InOrder(tuple(items)) if items else self.space.empty
 
     def _alt(self, alt: ir.Alt) -> Item:
-        items = [item for item in map(self.item, alt.items) if item.productive]
+        items = [self._opened(item) for item in map(self.item, alt.items) if item.productive]
         distinct = tuple(dict.fromkeys(items))
         if not distinct:
             return self.space.nothing
@@ -248,7 +250,16 @@ class _Lowering:
     def _plain_call(self, name: str) -> Item:
         body = self.item(self.rules[name])
         small = isinstance(body, Bytes | Call | Regular | SpecialToken) or not body.productive
-        return body if small else self.space.unique(Call(self.space.rule(body)))
+        if small:
+            return body
+        call = self.space.unique(Call(self.space.rule(body)))
+        if not (isinstance(body, QuotedString | Counted) or (isinstance(body, JsonArray) and body.is_counted)):
+            self._bodies[call] = body
+        return call
+
+    def _opened(self, item: Item) -> Item:
+        """A branch of a union in place of its call, so that branches which begin alike are followed as one."""
+        return self._bodies.get(item, item)
 
     def _define_component(self, entry: str, component: tuple[str, ...]) -> None:
         """Rules that recur together. Equal ones, whatever their names, are the same rules in every grammar."""

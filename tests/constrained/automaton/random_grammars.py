@@ -82,7 +82,15 @@ def composed(values: st.SearchStrategy[ir.Expr]) -> st.SearchStrategy[ir.Expr]:
 
 # A recursive rule sits behind a byte, so it is never left-recursive.
 REFS = st.sampled_from(["r", "s"]).map(lambda name: ir.Seq((ir.Literal(b"("), ir.Ref(name))))
-EXPRESSIONS = st.recursive(st.one_of(LITERALS, LANGS, STRINGS, REFS), composed, max_leaves=5)
+PLAIN = st.recursive(st.one_of(LITERALS, LANGS, STRINGS), composed, max_leaves=4)
+"""Bodies of rules that do not recur."""
+CALLS = st.sampled_from(["p", "q"]).map(ir.Ref)
+EXPRESSIONS = st.recursive(st.one_of(LITERALS, LANGS, STRINGS, REFS, CALLS), composed, max_leaves=5)
 GRAMMARS = st.builds(
-    lambda start, r, s: ir.Grammar({"#": start, "r": r, "s": s}, "#"), EXPRESSIONS, EXPRESSIONS, EXPRESSIONS
+    lambda start, r, s, p, q: ir.Grammar({"#": start, "r": r, "s": s, "p": p, "q": q}, "#"),
+    EXPRESSIONS,
+    EXPRESSIONS,
+    EXPRESSIONS,
+    PLAIN,
+    PLAIN,
 )
