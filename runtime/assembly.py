@@ -261,6 +261,7 @@ def _template(options: Options, loaded: LoadedModel) -> ChatTemplate:
         options.chat_template or loaded.chat_template,
         bos_token=tokenizer.special_text(tokenizer.bos_id),
         eos_token=tokenizer.special_text(tokenizer.eos_id),
+        named=loaded.chat_templates if options.chat_template is None else None,
     )
 
 
