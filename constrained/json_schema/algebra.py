@@ -26,7 +26,9 @@ from ramet.constrained.json_schema.records import (
     Record,
     Strings,
     Type,
+    absent,
     either,
+    required,
     top,
 )
 from ramet.constrained.json_schema.text import Json, identity, is_number, to_fraction
@@ -233,7 +235,7 @@ class Algebra:
             values = [value for record in finite for value in record.values]
             out = [Finite.of(values), *(record for record in out if not isinstance(record, Finite))]
         if len(out) > 1:
-            out = _merged_strings(_merged_clauses(out))
+            out = _merged_strings(_merged_absences(_merged_clauses(out)))
         if len(out) > 1 and len(out) <= 40:
             out = self._without_parts(out)
         if len(out) > MAX_ALTERNATIVES:
@@ -411,6 +413,33 @@ def _merged_clauses(records: list[Record]) -> list[Record]:
         else:
             out[record] = record
     return list(out.values())
+
+
+def _merged_absences(records: list[Record]) -> list[Record]:
+    """`the key is absent` or `it is there and its value fits` is one record: the value fits, where the key is there."""
+    present: dict[object, list[tuple[Objects, str]]] = {}
+    for record in records:
+        if isinstance(record, Objects):
+            for name in record.required():
+                present.setdefault(_apart_from(record, name), []).append((record, name))
+    merged: dict[Record, Record | None] = {}
+    for record in records:
+        if not isinstance(record, Objects) or record in merged:
+            continue
+        for name in (next(iter(c.present)) for c in record.clauses if len(c.present) == 1 and not c.then):
+            partner = next((other for other, n in present.get(_apart_from(record, name), ()) if n == name), None)
+            if partner is not None and partner not in merged:
+                merged[record] = None
+                merged[partner] = replace(partner, clauses=partner.clauses - {required(name)})
+                break
+    return [kept for record in records if (kept := merged.get(record, record)) is not None]
+
+
+def _apart_from(record: Objects, name: str) -> object:
+    """What the record asks for beside the presence and the value of one key."""
+    rules = frozenset((keys, goal) for keys, goal in record.rules if keys != Keys(frozenset({name})))
+    left = record.clauses - {required(name), absent(name)}
+    return name, replace(record, rules=rules, clauses=left, demanded=(), order=())
 
 
 def _merged_strings(records: list[Record]) -> list[Record]:
