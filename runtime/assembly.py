@@ -27,6 +27,7 @@ from ramet.runtime.models.config import ModelConfig
 from ramet.runtime.models.native import FormatChoice, NativeModel, build_native
 from ramet.runtime.scheduler.admission import PageAdmission
 from ramet.runtime.scheduler.cache import PrefixCache
+from ramet.runtime.scheduler.pace import StepPace
 from ramet.runtime.scheduler.policies.base import Order
 from ramet.runtime.scheduler.policies.fcfs import FirstComeFirstServed
 from ramet.runtime.scheduler.policies.longest_prefix import LongestPrefixFirst
@@ -51,6 +52,8 @@ _USUAL_KV_TOKENS = 65_536
 """On a CPU, room for so many tokens (or two contexts) is taken, not all that is free: others live there too."""
 _STEP_TOKENS = {"cpu": 512, "cuda": 2048}
 """On a CPU, a step of more prompt tokens would hold running streams up for over a quarter of a second."""
+_MAX_STALL_S = 0.15
+"""What new prompts may add to a step in which others decode: their words keep coming while a long prompt enters."""
 _GPU_SHARE = 0.85
 _CPU_SHARE = 0.5
 
@@ -235,13 +238,14 @@ def _engine(options: Options, allocator: PageAllocator, executor: LocalExecutor,
     if options.policy == "fcfs" or options.policy == "lpm":
         cache = PrefixCache(allocator, options.page_size, tree)
         order = _order(SchedulingConfig(order=options.policy))
-        return Engine(Scheduler(cache, order, PageAdmission(admission), clock), executor)
+        return Engine(Scheduler(cache, order, PageAdmission(admission), clock, StepPace(_MAX_STALL_S)), executor)
     if tree is None:
         raise BadRequest(expected="fcfs or lpm where the cache is off", got=options.policy, at="policy")
     pool_tokens = allocator.num_pages * options.page_size
     programs = program_scheduling(options.policy, tree=tree, pool_tokens=pool_tokens, admission=admission, clock=clock)
     cache = PrefixCache(allocator, options.page_size, tree, programs.eviction)
-    return Engine(Scheduler(cache, programs.order, programs.admission, clock), executor, programs.feed)
+    scheduler = Scheduler(cache, programs.order, programs.admission, clock, StepPace(_MAX_STALL_S))
+    return Engine(scheduler, executor, programs.feed)
 
 
 def _step_tokens(options: Options) -> int:

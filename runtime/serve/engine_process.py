@@ -5,6 +5,7 @@ event loop leave as one frame. A dead front ends this process: no orphan keeps t
 """
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -128,6 +129,8 @@ async def serve(address: str, settings: dict[str, Any]) -> None:
     except RametError as error:
         await socket.send(frames.encode([frames.Crashed(str(error))]))
         raise SystemExit(3) from None
+    gc.collect()
+    gc.freeze()  # what was loaded stays: a later collection need not walk it while streams wait
     server = EngineServer(client, socket.send)
     server.emit(frames.Ready(client.card, tokenizer))
     try:
