@@ -13,9 +13,9 @@ from ramet.runtime.scheduler.gittins import service_level
 from ramet.runtime.scheduler.policies.programs import ProgramOrder, Starving, never
 from ramet.runtime.scheduler.programs import Program, ProgramTable, Turn
 
-QUANTUM_SHARE = 1.0
-"""The first level of a class that knows nothing: service of so many seconds of the whole pool, which a program in a full
-step has in about a minute. A hundredth of it costs programs of like sizes a third of their completion time (S5)."""
+QUANTUM_SHARE = 0.01
+"""The first level of a class that knows nothing: service of so many seconds of the whole pool, which is about what one
+of a full set of rows has in a second."""
 
 Missing = Callable[[Program], float]
 """Service that a program needs before it can go on, because its KV is gone; 0 where it is resident."""
