@@ -130,7 +130,7 @@ class NetworkGrammar(CompiledGrammar):
         return GrammarState(self, (Configuration(self.start_state, 0, None, None),))
 
     @cached_property
-    def tables(self) -> GrammarTables | None:  # type: ignore[override]
+    def tables(self) -> GrammarTables | None:
         engine = self.engine
         try:
             return build_tables(engine.machine, engine.explorer, self.start_state, engine.rows)

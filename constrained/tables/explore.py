@@ -219,7 +219,7 @@ class Explorer:
 
     def _shared(self, words: Words) -> Words:
         """Equal masks are one array: many states allow the same tokens."""
-        key = hashlib.blake2b(words, digest_size=16).digest()
+        key = hashlib.blake2b(words.data, digest_size=16).digest()
         if key not in self._masks:
             self._masks[key] = words
             self.num_bytes += words.nbytes
