@@ -7,7 +7,7 @@ go through `stepwise`.
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, NoReturn
 
 from ramet.constrained.automaton import ir
@@ -43,6 +43,7 @@ class Lowering:
         self.any_order = any_order
         self.rules: dict[str, ir.Expr] = {}
         self._names: dict[Goal, str] = {}
+        self._taken: set[str] = set()
         self._values: dict[Goal, ir.Expr] = {}
         self._waiting: deque[Goal] = deque()
         self._at: Goal = frozenset()
@@ -51,24 +52,36 @@ class Lowering:
         """All rules that the goal needs."""
         start = self._rule(goal)
         while self._waiting:
-            self._at = self._waiting.popleft()
-            self.rules[self._names[self._at]] = self._body(self._at)
+            goal = self._waiting.popleft()
+            self.rules[self._names[goal]] = self._written(goal, self._body)
             if len(self.rules) > MAX_RULES:
                 self.refuse(f"more than {MAX_RULES} rules")
         return ir.Grammar(rules=self.rules, start=start)
 
     def value(self, goal: Goal) -> ir.Expr:
         """An expression for the values of a goal: scalars in place, a call where arrays or objects may come."""
-        known = self._values.get(goal)
-        if known is None:
-            if self.algebra.is_empty(goal):
-                known = ir.NOTHING
-            elif self.algebra.alternatives(goal, "array") or self.algebra.alternatives(goal, "object"):
-                known = ir.Ref(self._rule(goal))
-            else:
-                known = self._body(goal)
-            self._values[goal] = known
-        return known
+        if goal not in self._values:
+            self._values[goal] = self._written(goal, self._value)
+        return self._values[goal]
+
+    def _value(self, goal: Goal) -> ir.Expr:
+        if self.algebra.is_empty(goal):
+            return ir.NOTHING
+        if self.algebra.alternatives(goal, "array") or self.algebra.alternatives(goal, "object"):
+            return ir.Ref(self._rule(goal))
+        return self._body(goal)
+
+    def _written(self, goal: Goal, write: Callable[[Goal], ir.Expr]) -> ir.Expr:
+        """What `write` gives; a limit that it passes is refused at the schema of the goal."""
+        before, self._at = self._at, goal
+        try:
+            return write(goal)
+        except TooManyStates as problem:
+            self.refuse(str(problem), keyword=self._costly_keyword())
+        except TooManyClasses:
+            self.refuse("patterns of property names that overlap in too many ways")
+        finally:
+            self._at = before
 
     def refuse(self, reason: str, *, schema_number: int | None = None, keyword: str = "") -> NoReturn:
         """Raise Unsupported at the schema of the goal being written, or at a given one."""
@@ -94,21 +107,17 @@ class Lowering:
         if name is None:
             document = self.algebra.document
             name = "&".join(f"{'' if n > 0 else '!'}#{document.schema(n).pointer}" for n in sorted(goal)) or "any"
-            if len(name) > 200 or name in self._names.values():
+            if len(name) > 200 or name in self._taken:
                 name = f"{name[:200]}&{len(self._names)}"
             self._names[goal] = name
+            self._taken.add(name)
             self._waiting.append(goal)
         return name
 
     def _body(self, goal: Goal) -> ir.Expr:
         records = [record for kind in TYPES for record in self.algebra.alternatives(goal, kind)]
-        try:
-            composites = [self._composite(record) for record in records if isinstance(record, (Arrays, Objects))]
-            return _alternatives([*self._scalars(records), *composites])
-        except TooManyStates as problem:
-            self.refuse(str(problem), keyword=self._costly_keyword())
-        except TooManyClasses:
-            self.refuse("patterns of property names that overlap in too many ways")
+        composites = [self._composite(record) for record in records if isinstance(record, (Arrays, Objects))]
+        return _alternatives([*self._scalars(records), *composites])
 
     # -- scalars ---------------------------------------------------------------------------------------------------
 
