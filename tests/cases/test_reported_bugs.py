@@ -4,6 +4,7 @@ its tests. A scripted model answers, so every word and every count is known."""
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -340,6 +341,106 @@ async def test_a_failure_in_mid_stream_is_an_error_and_no_finish_reason(path: st
         whole = await http.post(path, json={**body, "stream": False})
         assert whole.status_code == 500 and "fell off" not in whole.text
         await post(http, path, {**body, "stream": False})
+
+
+# Clients that go away (rows 21 to 23)
+# --------------------------------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """An executor whose steps take two milliseconds, so that a client can leave in the middle."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def execute(self, plan: Any) -> Any:
+        time.sleep(0.002)
+        return self.inner.execute(plan)
+
+
+async def hang_up(app: Any, body: dict[str, Any], *, after_s: float | None = None, path: str = CHAT) -> list[bytes]:
+    """One request by the rules of ASGI, whose client leaves after a while, or after the first piece of the answer."""
+    sent: list[bytes] = []
+    first, asked = asyncio.Event(), False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal asked
+        if not asked:
+            asked = True
+            return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+        await (asyncio.sleep(after_s) if after_s is not None else first.wait())
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.body" and message.get("body"):
+            sent.append(message["body"])
+            first.set()
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+    }
+    await asyncio.wait_for(app(scope, receive, send), 10)
+    return sent
+
+
+async def quiet(client: Any) -> Any:
+    """The engine's figures once nothing runs and nothing is open; soon, or the test fails."""
+    for _ in range(200):
+        statistics = await client.statistics()
+        if statistics.num_running == statistics.num_waiting_prefill == statistics.num_branches == 0:
+            return statistics
+        await asyncio.sleep(0.005)
+    raise AssertionError(statistics)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("where", ["decoding", "prefill", "queued"])
+async def test_a_client_that_leaves_frees_everything_wherever_its_request_is(where: str, stream: bool) -> None:
+    """Row 21; and row 23's figure: how long the oldest has waited."""
+    prompt = "x" * (6000 if where == "prefill" else 10)
+    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 2000, "ignore_eos": True, "stream": stream}
+    async with scripted_client(wrap=Slow, max_step_tokens=32, max_running=1) as client:
+        app = make_app(client)
+        ahead = asyncio.create_task(hang_up(app, {**body, "seed": 1}, after_s=0.2)) if where == "queued" else None
+        await asyncio.sleep(0.03)
+        leaving = asyncio.create_task(hang_up(app, body, after_s=0.06))
+        await asyncio.sleep(0.03)
+        statistics = await client.statistics()
+        assert (statistics.oldest_waiting_s > 0) == (where == "queued")
+        await leaving
+        if ahead is not None:
+            await ahead
+        statistics = await quiet(client)
+        assert statistics.leased_pages == 0
+        assert statistics.free_pages + statistics.evictable_pages == statistics.total_pages
+        assert statistics.generated_tokens_total < 200
+
+
+async def test_two_hundred_streams_left_after_a_piece_leave_nothing() -> None:
+    """Row 22."""
+    body = {**ASK, "max_tokens": 2000, "ignore_eos": True, "stream": True}
+    async with scripted_client(max_running=4) as client:
+        app = make_app(client)
+        tasks_before = len(asyncio.all_tasks())
+        for _ in range(20):
+            await asyncio.gather(*(hang_up(app, {**body, "seed": seed}) for seed in range(10)))
+        assert (await quiet(client)).leased_pages == 0
+        assert len(asyncio.all_tasks()) <= tasks_before + 2
+        answer = await hang_up(app, {**ASK, "max_tokens": 3}, after_s=5)
+        assert json.loads(b"".join(answer))["usage"]["completion_tokens"] <= 3
+        assert (
+            await httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t").get("/health")
+        ).is_success
 
 
 # Text (rows 30 to 32), hostile numbers (36), grammars (39, 40)
