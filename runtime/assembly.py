@@ -77,6 +77,7 @@ class Options:
     name: str | None
     num_threads: int
     seed: int | None
+    compile_limits: bool
 
 
 def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient:
@@ -91,7 +92,7 @@ def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient
     num_pages = _plan_pages(options, source, device)
     loaded = _load(options, source, device, progress)
     allocator = PageAllocator(num_pages)
-    compile_grammar = _grammar_compiler(loaded)
+    compile_grammar = _grammar_compiler(loaded, limited=options.compile_limits)
     executor = _executor(options, loaded, allocator.pool_pages, compile_grammar)
     engine = _engine(options, allocator, executor, SystemClock())
     card, template = _card(options, loaded, num_pages), _template(options, loaded)
@@ -202,9 +203,9 @@ def _as_progress(told: BytesRead) -> Callable[[Progress], None]:
 # What works, what decides --------------------------------------------------------------------------------------------
 
 
-def _grammar_compiler(loaded: LoadedModel) -> "Callable[[Spec], CompiledGrammar]":
+def _grammar_compiler(loaded: LoadedModel, *, limited: bool) -> "Callable[[Spec], CompiledGrammar]":
     """Compiles over this model's vocabulary. Front ends and vocabulary are read when the first grammar comes: they take
-    half a second, and an engine without grammars starts without them."""
+    half a second, and an engine without grammars starts without them. `limited`: in a worker that can be killed."""
 
     @functools.cache
     def compiler() -> "Callable[[Spec], CompiledGrammar]":
@@ -212,6 +213,10 @@ def _grammar_compiler(loaded: LoadedModel) -> "Callable[[Spec], CompiledGrammar]
         from ramet.constrained.vocabulary import Vocabulary
 
         vocabulary = Vocabulary.from_tokenizer(loaded.tokenizer, more_end_ids=loaded.end_token_ids)
+        if limited:
+            from ramet.constrained.service import CompileService
+
+            return CompileService(vocabulary).compile
         return lambda spec: compile(spec, vocabulary)
 
     return lambda spec: compiler()(spec)

@@ -36,6 +36,7 @@ def build_engine(
     name: str | None = None,
     threads: int | None = None,
     seed: int | None = None,
+    compile_limits: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> LocalClient:
     """Load a model and start an engine for it on a thread of this process. `stop()` the client when done with it.
@@ -57,6 +58,8 @@ def build_engine(
     name             what the model is called to clients; None: its file's name
     threads          of a CPU; None: OMP_NUM_THREADS, else the physical cores
     seed             of generations that bring none; None: another one in each process
+    compile_limits   grammars compile in a worker process under limits of time and memory: for schemas from strangers. A
+                     script that turns it on needs the usual `if __name__ == "__main__"` guard
     progress         called with the bytes read so far and in all
 
     Raises ModelNotFound, UnsupportedModel, WeightsCorrupt, NotEnoughMemory (with the setting that would fit),
@@ -81,5 +84,6 @@ def build_engine(
         name=name,
         num_threads=num_threads,
         seed=seed,
+        compile_limits=compile_limits,
     )
     return assembly.assemble(options, progress)

@@ -152,7 +152,7 @@ def _build(settings: dict[str, Any], progress: Callable[[int, int], None]) -> Bu
     from ramet.runtime.build import build_engine
     from ramet.runtime.tokenizer import Tokenizer
 
-    client = build_engine(progress=progress, **settings)
+    client = build_engine(progress=progress, compile_limits=True, **settings)
     assert isinstance(client.codec, Tokenizer)
     return client, client.stop, client.codec.to_bytes()
 

