@@ -52,8 +52,11 @@ inline double measure_int8(Team& team) {
         for (int turn = 0; turn < TURNS; turn++) {
 #pragma GCC unroll 12
           for (int i = 0; i < CHAINS; i++) sums[i] = dot4<4>(sums[i], weights, ones);
-#if defined(__x86_64__)
-          asm volatile("" : "+v"(weights));  // a new operand to the compiler: nothing is hoisted or merged
+          // A new operand to the compiler: nothing is hoisted or merged. Where 64 bytes are no register, it lies in memory.
+#if defined(__AVX512F__)
+          asm volatile("" : "+v"(weights));
+#else
+          asm volatile("" : "+m"(weights));
 #endif
         }
         int32_t total = 0;
