@@ -3,7 +3,7 @@ bytes.
 
     scale = max |x| / 127        code = round(x / scale)        x is read back as code * scale
 
-One scale for a whole head of 64 costs more: a channel that is always large (keys have such) takes bits from the others.
+One scale for a whole head of 64 changed greedy tokens about twice as often (docs/LOG.md).
 
 Layout   key, value                float    [T, G, D]     last axis contiguous
          key_pages, value_pages    int8     [N, S, G, D]  contiguous

@@ -1,7 +1,6 @@
 """CPU memory on huge pages, zero, and backed by the system only as it is first written.
 
-Streaming through 4 KiB pages stops the hardware prefetchers at each page's end and costs a TLB miss per page; on 2 MiB
-pages keys and values are read about twice as fast. Where the system has no huge pages, this is ordinary memory.
+Streaming through 4 KiB pages stops the hardware prefetchers at each page's end and costs a TLB miss per page. Where the system has no huge pages, this is ordinary memory.
 """
 
 import math

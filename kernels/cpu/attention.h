@@ -23,8 +23,8 @@ constexpr int QUERY_TILE = 6;  // 6 queries x 4 vectors = 24 accumulators
 
 enum KVType : int32_t { KV_BF16 = 0, KV_F32 = 1, KV_INT8 = 2 };
 
-// Channels of a head that share a scale, in an int8 pool. With one scale for a whole head of 64, a channel that is always large
-// costs the others two bits, and greedy tokens changed three times as often.
+// Channels of a head that share a scale, in an int8 pool. With one scale for a whole head of 64, greedy tokens changed about
+// twice as often (docs/LOG.md).
 constexpr int SCALE_GROUP = 32;
 
 // One layer's pool. Scales only for int8: [N, S, G, D / 32] float.

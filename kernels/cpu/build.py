@@ -95,7 +95,9 @@ def find_compiler() -> str:
     candidates = [os.environ["CXX"]] if os.environ.get("CXX") else list(COMPILERS)
     found = next((path for name in candidates if (path := shutil.which(name))), None)
     if found is None:
-        raise NotBuilt("native code for this CPU without a C++ compiler", hint="Install g++ (13 s once, then cached).")
+        raise NotBuilt(
+            "native code for this CPU without a C++ compiler", hint="Install g++; the build takes seconds, once."
+        )
     return found
 
 
