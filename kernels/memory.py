@@ -1,6 +1,7 @@
 """CPU memory on huge pages, zero, and backed by the system only as it is first written.
 
-Streaming through 4 KiB pages stops the hardware prefetchers at each page's end and costs a TLB miss per page. Where the system has no huge pages, this is ordinary memory.
+Streaming through 4 KiB pages stops the hardware prefetchers at each page's end and costs a TLB miss per page. Where
+the system has no huge pages, this is ordinary memory.
 """
 
 import math
