@@ -25,12 +25,18 @@ format: $(STAMP)
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
+# The figures that need nothing but this machine. More: ramet bench list, ramet sim bars.
 bench: $(STAMP)
-	for name in $$($(BIN)/ramet bench list); do \
-	  case $$name in serve|engine|grammar) continue;; esac; \
-	  echo "== $$name"; $(BIN)/ramet bench $$name || exit 1; done
+	for name in radix programs engine; do echo "== $$name"; $(BIN)/ramet bench $$name || exit 1; done
 
-SOURCES := src/ramet/__init__.py src/ramet/__main__.py src/ramet/cli src/ramet/bench src/ramet/testing lang runtime radix kernels constrained tests examples benchmarks
+bench-gpu: $(STAMP)
+	$(BIN)/python benchmarks/run.py kernels/all
+
+# Peers side by side, each in an environment of its own that must be there already: docs/kernels.md tells how.
+bench-versus: $(STAMP)
+	$(BIN)/ramet bench engine $(foreach peer,$(or $(PEERS),llama-cpp-python),--versus $(peer)) --set quick=1
+
+SOURCES := src/ramet/__init__.py src/ramet/__main__.py src/ramet/testing.py src/ramet/version.py src/ramet/cli src/ramet/bench src/ramet/scripted lang runtime radix kernels constrained tests examples benchmarks
 
 # torch first and alone: the exact build that constraints.txt names, so that nothing else chooses one.
 $(STAMP): pyproject.toml constraints.txt requirements-dev.txt
