@@ -1,5 +1,7 @@
 """What is served, and text to tokens and back."""
 
+from typing import Any
+
 import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -23,6 +25,7 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     text: str | None = None
     content: str | None = None
     messages: list[ChatMessage] | None = None
+    tools: list[Any] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     return_token_strs: bool | None = None
@@ -74,7 +77,7 @@ async def detokenize(http: Request) -> Response:
 
 def _tokens(body: TokenizeBody, context: ServeContext, http: Request) -> list[int]:
     if body.messages is not None:
-        chat = ChatBody(messages=body.messages, add_generation_prompt=body.add_generation_prompt)
+        chat = ChatBody(messages=body.messages, tools=body.tools, add_generation_prompt=body.add_generation_prompt)
         return list(to_request(chat, context, asker_of(http)).turn.prompt)
     text = body.prompt if body.prompt is not None else body.text if body.text is not None else body.content
     if text is None:

@@ -310,6 +310,13 @@ async def test_control_tokens_in_user_text_are_plain_text() -> None:
         assert template["tokens"].count(257) == 1
 
 
+async def test_tokenize_counts_what_a_chat_with_tools_has_as_prompt() -> None:
+    async with served("ok", template=HERMES) as http:
+        counted = await post(http, "/tokenize", {**ASK, "tools": [WEATHER]})
+        asked = await post(http, "/v1/chat/completions", {**ASK, "tools": [WEATHER]})
+    assert counted["count"] == asked["usage"]["prompt_tokens"]
+
+
 async def test_keys_close_every_route_but_health() -> None:
     config = ServeConfig(api_keys=("secret",), allow_origins=("https://a.example",))
     async with served("ok", config=config) as http:
