@@ -11,7 +11,7 @@ from ramet.runtime.serve.kept import KeptBranches
 from ramet.runtime.serve.parts import Chain, Parser, PlainText
 from ramet.runtime.serve.prompt import PromptRenderer
 from ramet.runtime.serve.reasoning import think_tags
-from ramet.runtime.serve.splice import OwnTurns
+from ramet.runtime.serve.splice import OwnTexts, OwnTurns
 from ramet.runtime.serve.tools.base import Tool, ToolFormat
 from ramet.runtime.types import ModelCard
 
@@ -29,6 +29,7 @@ class ServeContext:
     config: ServeConfig
     kept: KeptBranches
     own_turns: OwnTurns = field(default_factory=OwnTurns)
+    own_texts: OwnTexts = field(default_factory=OwnTexts)
     in_flight: int = 0
 
     @property

@@ -75,6 +75,36 @@ class OwnTurns:
         return turn.program_id if turn else None
 
 
+class OwnTexts:
+    """The same for completions, which come back as the beginning of a longer text: prompt and answer -> tokens."""
+
+    def __init__(self, *, max_texts: int = 1024) -> None:
+        self._texts: OrderedDict[tuple[str, str], tuple[int, ...]] = OrderedDict()
+        self._heads: dict[tuple[str, str], set[str]] = {}
+        self._max_texts = max_texts
+
+    def remember(self, tenant: str, text: str, tokens: Sequence[int]) -> None:
+        """Keep what one completion's prompt and answer were, to the token. Short ones are not worth it."""
+        if len(text) < _HEAD:
+            return
+        self._texts[tenant, text] = tuple(tokens)
+        self._texts.move_to_end((tenant, text))
+        self._heads.setdefault((tenant, text[:_HEAD]), set()).add(text)
+        if len(self._texts) > self._max_texts:
+            (owner, oldest), _ = self._texts.popitem(last=False)
+            self._heads[owner, oldest[:_HEAD]].discard(oldest)
+
+    def longest(self, tenant: str, text: str) -> tuple[str, tuple[int, ...]]:
+        """The longest known beginning of `text`, and its tokens; ("", ()) where none is known."""
+        known = [own for own in self._heads.get((tenant, text[:_HEAD]), ()) if text.startswith(own)]
+        own = max(known, key=len, default="")
+        return own, self._texts.get((tenant, own), ())
+
+
+_HEAD = 48
+"""Characters by which a text is looked up; shorter ones are not worth a splice."""
+
+
 def _keys(content: str, call_ids: Sequence[str]) -> list[str]:
     if call_ids:
         return [f"id:{call_id}" for call_id in call_ids]

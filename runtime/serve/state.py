@@ -56,7 +56,7 @@ class ServerState:
     def set_context(self, context: ServeContext) -> None:
         """The model is loaded (again): memories of the last one's tokens stay good only for the same model."""
         if self._context is not None and self._context.card.name == context.card.name:
-            context.own_turns = self._context.own_turns
+            context.own_turns, context.own_texts = self._context.own_turns, self._context.own_texts
         self._context = context
 
     @property

@@ -26,6 +26,9 @@ class CompletionRequest(NamedTuple):
     echo: bool
     num_top: int | None
     created: int
+    tenant: str
+    given_texts: list[str | None]
+    """The prompts that came as text; None: as token ids."""
 
 
 def to_request(body: CompletionBody, context: ServeContext, asker: Asker) -> CompletionRequest:
@@ -37,9 +40,10 @@ def to_request(body: CompletionBody, context: ServeContext, asker: Asker) -> Com
     if best_of is not None and best_of != n:
         raise NotBuilt("best_of other than n", hint="Ask for n choices with logprobs and pick one.")
     num_top = _num_top(body, context)
-    prompts = _prompts(body, context)
     request_id = body.request_id or body.rid or new_id("cmpl-")
     tenant = tenant_of(asker, body.cache_salt, context.config)
+    given = _given(body)
+    prompts = [_tokens(prompt, body, context, tenant, at) for prompt, at in given]
     turns = []
     for index, prompt in enumerate(prompts):
         turn = Turn(
@@ -51,7 +55,8 @@ def to_request(body: CompletionBody, context: ServeContext, asker: Asker) -> Com
         )
         turns.append(turn)
     texts = [context.renderer.tokenizer.decode(prompt, skip_special=False) for prompt in prompts] if body.echo else []
-    return CompletionRequest(request_id, turns, texts, n, bool(body.echo), num_top, now())
+    given_texts = [prompt if isinstance(prompt, str) else None for prompt, _ in given]
+    return CompletionRequest(request_id, turns, texts, n, bool(body.echo), num_top, now(), tenant, given_texts)
 
 
 def _num_top(body: CompletionBody, context: ServeContext) -> int | None:
@@ -60,24 +65,42 @@ def _num_top(body: CompletionBody, context: ServeContext) -> int | None:
     return fields.integer(int(body.logprobs), "logprobs", 0, context.config.max_logprobs)
 
 
-def _prompts(body: CompletionBody, context: ServeContext) -> list[list[int]]:
-    """Each prompt as ids: strings, lists of strings, one list of ids, or lists of ids."""
+def _given(body: CompletionBody) -> list[tuple[Any, str]]:
+    """Each prompt and its place: a string, strings, one list of ids, or lists of ids."""
     prompt: Any = body.prompt
-    if isinstance(prompt, str):
-        return [_encode(prompt, body, context, "$.prompt")]
+    if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
+        return [(prompt, "$.prompt")]
     if not prompt:
         raise BadRequest(expected="a prompt", got=prompt, at="$.prompt")
-    if isinstance(prompt[0], int):
-        return [_checked(prompt, context, "$.prompt")]
-    if isinstance(prompt[0], str):
-        return [_encode(text, body, context, f"$.prompt[{index}]") for index, text in enumerate(prompt)]
-    return [_checked(ids, context, f"$.prompt[{index}]") for index, ids in enumerate(prompt)]
+    return [(item, f"$.prompt[{index}]") for index, item in enumerate(prompt)]
 
 
-def _encode(text: str, body: CompletionBody, context: ServeContext, at: str) -> list[int]:
-    add_bos = body.add_special_tokens is not False and context.renderer.tokenizer.adds_bos
-    tokens = context.renderer.tokenizer.encode(text, allow_special=True, add_bos=add_bos)
-    return _cut(_checked(tokens, context, at), body)
+def _tokens(prompt: Any, body: CompletionBody, context: ServeContext, tenant: str, at: str) -> list[int]:
+    """A prompt's ids. Text that begins with a prompt and answer of ours has their very tokens there."""
+    if isinstance(prompt, list):
+        return _checked(prompt, context, at)
+    if not isinstance(prompt, str):
+        raise BadRequest(expected="text or token ids", got=prompt, at=at)
+    tokenizer = context.renderer.tokenizer
+    own, tokens = context.own_texts.longest(tenant, prompt) if context.config.splice else ("", ())
+    if own:
+        rest = tokenizer.encode(prompt[len(own) :], allow_special=True, follows="text")
+        return _cut(_checked([*tokens, *rest], context, at), body)
+    add_bos = body.add_special_tokens is not False and tokenizer.adds_bos
+    return _cut(_checked(tokenizer.encode(prompt, allow_special=True, add_bos=add_bos), context, at), body)
+
+
+def _remember(request: CompletionRequest, context: ServeContext, states: "list[_State]") -> None:
+    """Know these texts again when a client sends them on. One that a stop string cut inside a token is left out: its
+    tokens say more than the client got."""
+    for number, state in enumerate(states):
+        given, turn = request.given_texts[number // request.n], request.turns[number // request.n]
+        finished = state.finished
+        ended = finished is not None and finished.reason in ("stop", "length") and not isinstance(finished.stop, str)
+        has_end = bool(state.tokens) and state.tokens[-1] in context.card.end_token_ids
+        tokens = state.tokens[:-1] if has_end else state.tokens
+        if given and ended and context.renderer.tokenizer.decode(tokens) == state.text:
+            context.own_texts.remember(request.tenant, given + state.text, [*turn.prompt, *tokens])
 
 
 def _checked(tokens: Sequence[int], context: ServeContext, at: str) -> list[int]:
@@ -145,6 +168,7 @@ async def collect(
     states = [_State() for _ in range(len(request.turns) * request.n)]
     async for number, event in events:
         states[number].take(event)
+    _remember(request, context, states)
     finished = [state.finished for state in states if state.finished]
     answer = {
         **_head(request, context),
@@ -192,6 +216,7 @@ async def chunks(
             )
         elif isinstance(event, Finished):
             yield sse.data(_chunk(head, number, prompt, None, _reason(event), None))
+    _remember(request, context, states)
     if body.stream_options and body.stream_options.include_usage:
         yield sse.data({**head, "choices": [], "usage": openai_usage(_usage(states, request.n))})
     yield sse.DONE

@@ -442,3 +442,31 @@ async def test_finish_reasons_are_the_four_that_clients_know() -> None:
     assert stop["choices"][0]["finish_reason"] == "stop"
     assert completion["choices"][0]["finish_reason"] == "length"
     assert refused["error"]["param"] == "max_tokens"
+
+
+async def test_a_completion_sent_on_is_spliced_to_the_token() -> None:
+    """Case list, row 4: prompt and answer come back as the beginning of a longer text."""
+    prompt = "This prompt is long enough to be known again by its beginning. "
+    async with served() as http:
+        for stream in (False, True):
+            body = {"prompt": prompt + str(stream), "max_tokens": 12, "temperature": 0}
+            whole = await post(http, "/v1/completions", body)
+            if stream:
+                await post(http, "/v1/completions", {**body, "stream": True})
+            text = body["prompt"] + whole["choices"][0]["text"] + " and then"
+            again = await post(http, "/v1/completions", {**body, "prompt": text})
+            assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= whole["usage"]["total_tokens"] - 2
+            cold = await post(http, "/v1/completions", {**body, "prompt": text, "cache_salt": "other"})
+            assert cold["choices"][0]["text"] == again["choices"][0]["text"]
+
+
+def test_own_texts_are_bounded_and_keyed() -> None:
+    from ramet.runtime.serve.splice import OwnTexts
+
+    texts = OwnTexts(max_texts=2)
+    head = "x" * 60
+    for index in range(3):
+        texts.remember("t", f"{head}{index}", [index])
+    assert texts.longest("t", f"{head}0 more") == ("", ())
+    assert texts.longest("t", f"{head}2 more") == (f"{head}2", (2,))
+    assert texts.longest("other", f"{head}2 more") == ("", ())
