@@ -49,6 +49,9 @@ class DrawSettings:
     """float32 [R]  -inf: no filter"""
     keys: Tensor
     """int32 [R, 2]  from `noise_keys`"""
+    vocabulary_size: int
+    tokens: Tensor | None
+    """int64 [R, W]  the token of each column of the logits; None: the columns are the vocabulary"""
     is_cut: NDArray[np.bool_]
     """[R], on the host: does top-k or top-p filter this row?"""
     has_top_p: bool
@@ -57,9 +60,14 @@ class DrawSettings:
 
 
 def draw_settings(
-    rows: Sequence[Sampling], seeds: list[int], positions: list[int], vocabulary_size: int, device: torch.device
+    rows: Sequence[Sampling],
+    seeds: list[int],
+    positions: list[int],
+    vocabulary_size: int,
+    device: torch.device,
+    tokens: Tensor | None = None,
 ) -> DrawSettings:
-    """Settings of the rows that draw (not the greedy ones), in order."""
+    """Settings of the rows that draw (not the greedy ones), in order; `tokens` as in DrawSettings."""
     top_k = [row.top_k if 0 < row.top_k < vocabulary_size else vocabulary_size for row in rows]
     min_p = np.array([row.min_p for row in rows], dtype=np.float64)
     with np.errstate(divide="ignore"):
@@ -70,6 +78,8 @@ def draw_settings(
         top_p=torch.tensor([row.top_p for row in rows], dtype=torch.float64, device=device),
         log_min_p=torch.from_numpy(log_min_p).to(device=device, dtype=torch.float32),
         keys=torch.from_numpy(noise_keys(seeds, positions)).to(device),
+        vocabulary_size=vocabulary_size,
+        tokens=tokens,
         is_cut=np.array([k < vocabulary_size or row.top_p < 1 for k, row in zip(top_k, rows, strict=True)]),
         has_top_p=any(row.top_p < 1 for row in rows),
         has_min_p=bool((min_p > 0).any()),
@@ -86,38 +96,39 @@ def argmax_rows(logits: Tensor) -> Tensor:
 def draw_tokens(logits: Tensor, settings: DrawSettings) -> Tensor:
     """Draw one token a row: int64 [R].
 
-    logits  float32 [R, V]  no NaN, no +inf, in each row at least one that is finite; not changed
+    logits  float32 [R, V], or [R, W] of `settings.tokens`  no NaN, no +inf, in each row at least one that is finite;
+            not changed
     """
-    R, V = logits.shape
-    step = max(1, _BLOCK // V) if logits.device.type == "cpu" else R
-    if step >= R:
-        return _draw_block(logits, settings)
-    blocks = [slice(start, start + step) for start in range(0, R, step)]
-    return torch.cat([_draw_block(logits[block], _take(settings, block)) for block in blocks])
+    R, W = logits.shape
+    step = max(1, _BLOCK // W) if logits.device.type == "cpu" else R
+    blocks = [slice(start, start + step) for start in range(0, R, step)] if step < R else [slice(None)]
+    columns = torch.cat([_draw_block(logits[block], _take(settings, block)) for block in blocks])
+    return columns if settings.tokens is None else settings.tokens.gather(1, columns[:, None])[:, 0]
 
 
 def _draw_block(logits: Tensor, settings: DrawSettings) -> Tensor:
+    """The column that each row draws."""
     scaled = logits / settings.temperature[:, None]
     floors = torch.full_like(settings.log_min_p, float("-inf"))
     if settings.has_min_p:
         floors = scaled.amax(-1) + settings.log_min_p
     drawn = torch.empty(len(scaled), dtype=torch.int64, device=logits.device)
-    for rows in _chosen(~settings.is_cut, logits.device):
-        drawn[rows] = _race_all(scaled[rows], floors[rows], settings.keys[rows])
-    for rows in _chosen(settings.is_cut, logits.device):
+    for rows in chosen_rows(~settings.is_cut, logits.device):
+        drawn[rows] = _race_all(scaled[rows], floors[rows], _take(settings, rows))
+    for rows in chosen_rows(settings.is_cut, logits.device):
         drawn[rows] = _race_cut(scaled[rows], floors[rows], _take(settings, rows))
     return drawn
 
 
-def _chosen(flags: NDArray[np.bool_], device: torch.device) -> list[Tensor | slice]:
+def chosen_rows(flags: NDArray[np.bool_], device: torch.device) -> list[Tensor | slice]:
     """The rows flagged, as one index; none where there are none; a slice, which copies nothing, where it is all."""
     if flags.all():
         return [slice(None)]
     return [torch.from_numpy(flags.nonzero()[0]).to(device)] if flags.any() else []
 
 
-def _race_all(scaled: Tensor, floors: Tensor, keys: Tensor) -> Tensor:
-    scores = log_exponentials(keys, scaled.shape[1]).neg_().add_(scaled)  # [R, V]
+def _race_all(scaled: Tensor, floors: Tensor, settings: DrawSettings) -> Tensor:
+    scores = log_exponentials(settings.keys, settings.vocabulary_size, settings.tokens).neg_().add_(scaled)
     if bool((floors > float("-inf")).any()):
         scores.masked_fill_(scaled < floors[:, None], float("-inf"))
     return argmax_rows(scores)
@@ -125,18 +136,19 @@ def _race_all(scaled: Tensor, floors: Tensor, keys: Tensor) -> Tensor:
 
 def _race_cut(scaled: Tensor, floors: Tensor, settings: DrawSettings) -> Tensor:
     """Rows that top-k or top-p filters: among the head where it holds all that is kept, else by the floor of a sort."""
-    values, tokens = _head(scaled)  # [R, W]
+    values, columns = _head(scaled)  # [R, W]
     totals = torch.logsumexp(scaled, -1) if settings.has_top_p else floors
     floor = torch.maximum(floors, _cut(values, totals, settings, scaled.shape[1]))
-    scores = values - log_exponentials(settings.keys, scaled.shape[1], tokens)
+    tokens = columns if settings.tokens is None else settings.tokens.gather(1, columns)
+    scores = values - log_exponentials(settings.keys, settings.vocabulary_size, tokens)
     scores.masked_fill_(values < floor[:, None], float("-inf"))
-    drawn = tokens.gather(1, argmax_rows(scores)[:, None])[:, 0]
+    drawn = columns.gather(1, argmax_rows(scores)[:, None])[:, 0]
     if scaled.shape[1] == values.shape[1] or bool((found := values[:, -1] < floor).all()):
         return drawn
     rest = (~found).nonzero()[:, 0]
     scaled, settings = scaled[rest], _take(settings, rest)
     floor = torch.maximum(floors[rest], _cut_of_all(scaled, totals[rest], settings))
-    drawn[rest] = _race_all(scaled, floor, settings.keys)
+    drawn[rest] = _race_all(scaled, floor, settings)
     return drawn
 
 
@@ -202,6 +214,8 @@ def _take(settings: DrawSettings, rows: Tensor | slice) -> DrawSettings:
         top_p=settings.top_p[rows],
         log_min_p=settings.log_min_p[rows],
         keys=settings.keys[rows],
+        vocabulary_size=settings.vocabulary_size,
+        tokens=None if settings.tokens is None else settings.tokens[rows],
         is_cut=settings.is_cut[rows if isinstance(rows, slice) else rows.cpu().numpy()],
         has_top_p=settings.has_top_p,
         has_min_p=settings.has_min_p,

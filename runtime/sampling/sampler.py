@@ -2,7 +2,8 @@
 
 The order of a row's life, and each stage's file:
   1. logits that are not finite end the row, and no other                                      (here)
-  2. penalties, then bias, then the mask: grammar, allowed ids, no end before min_tokens       (penalties, masks)
+  2. penalties, then bias, then the mask: grammar, allowed ids, no end before min_tokens       (penalties, masks,
+     narrow)
   3. logprobs, of what stage 2 left, before temperature                                        (logprobs)
   4. greedy: the first largest; else temperature, top-k, top-p, min-p and the draw             (draw, noise)
 """
@@ -15,9 +16,10 @@ import torch
 from torch import Tensor
 
 from ramet.kernels.sample import sample as kernels_sample
-from ramet.runtime.sampling.draw import argmax_rows, draw_settings, draw_tokens, is_greedy
+from ramet.runtime.sampling.draw import argmax_rows, chosen_rows, draw_settings, draw_tokens, is_greedy
 from ramet.runtime.sampling.logprobs import token_logprobs
-from ramet.runtime.sampling.masks import Words, apply_masks, pack
+from ramet.runtime.sampling.masks import Words, apply_masks, pack, pack_all_but
+from ramet.runtime.sampling.narrow import MAX_TOKENS, Narrow, gather, num_allowed
 from ramet.runtime.sampling.noise import noise_keys
 from ramet.runtime.sampling.penalties import (
     PenalisedRow,
@@ -56,7 +58,7 @@ class SamplerState:
         allowed = spec.sampling.allowed_token_ids
         self._allowed = pack(allowed, vocabulary_size) if allowed else None
         ends = {*(() if spec.ignore_eos else end_ids), *spec.stop_token_ids}
-        self._not_ends = ~pack(ends, vocabulary_size) if spec.min_tokens else None
+        self._not_ends = pack_all_but(ends, vocabulary_size) if spec.min_tokens else None
 
     def append(self, tokens: Sequence[int]) -> None:
         """Tokens were drawn, or accepted."""
@@ -115,8 +117,8 @@ def sample(logits: Tensor, rows: Sequence[DrawRow]) -> list[Drawn]:
     """
     if not rows:
         return []
-    problems = _adjust(logits, rows)
-    tokens = _draw(logits, rows)
+    problems, narrow = _adjust(logits, rows)
+    tokens = _draw(logits, rows) if narrow is None else _draw_apart(logits, rows, narrow)
     logprobs: list[TokenLogprob | None] = [None] * len(rows)
     asking = [i for i, row in enumerate(rows) if row.state.num_logprobs is not None and i not in problems]
     if asking:
@@ -128,8 +130,9 @@ def sample(logits: Tensor, rows: Sequence[DrawRow]) -> list[Drawn]:
     return [Drawn(token, logprobs[i], problems.get(i)) for i, token in enumerate(tokens)]
 
 
-def _adjust(logits: Tensor, rows: Sequence[DrawRow]) -> dict[int, str]:
-    """Stages 1 and 2. Rows with a problem are filled with zeros, so that they disturb nothing that follows."""
+def _adjust(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[dict[int, str], Narrow | None]:
+    """Stages 1 and 2: what is wrong with which row, and the rows that were gathered where others were masked. Rows with
+    a problem are filled with zeros, so that they disturb nothing that follows."""
     problems = dict.fromkeys(_rows_not_finite(logits), NOT_FINITE)
     states = [(i, row, row.state) for i, row in enumerate(rows) if i not in problems]
     penalties = [state.penalised(i, row.ahead) for i, row, state in states]
@@ -138,14 +141,24 @@ def _adjust(logits: Tensor, rows: Sequence[DrawRow]) -> dict[int, str]:
     apply_bias(logits, biased)
     masks = [(i, state.mask(row.grammar, len(row.ahead))) for i, row, state in states]
     masked = [(i, words) for i, words in masks if words is not None]
-    apply_masks(logits, masked)
-    narrowed = sorted({i for i, _ in biased} | {i for i, _ in masked})
-    if narrowed:
-        is_open = logits[narrowed].amax(-1) > float("-inf")
-        problems |= {i: NOTHING_ALLOWED for i, ok in zip(narrowed, is_open.tolist(), strict=True) if not ok}
+    few: list[tuple[int, Words]] = []
+    many: list[tuple[int, Words]] = []
+    for i, words in masked:
+        (few if _is_narrow(rows[i].state, words, logits.device) else many).append((i, words))
+    apply_masks(logits, many)
+    closed = [i for i, words in masked if not words.any()]  # finite logits under a mask with a bit are open
+    closed += [i for i, _ in biased if not bool(logits[i].amax() > float("-inf"))]
+    problems |= dict.fromkeys(closed, NOTHING_ALLOWED)
     if problems:
         logits[list(problems)] = 0.0
-    return problems
+    return problems, gather(logits, few) if few else None
+
+
+def _is_narrow(state: SamplerState, words: Words, device: torch.device) -> bool:
+    """Is the row drawn from its allowed tokens alone? Not where its logprobs are asked or a bias may close it."""
+    if device.type != "cpu" or state.bias is not None or state.num_logprobs is not None:
+        return False
+    return 0 < num_allowed(words) <= MAX_TOKENS
 
 
 def _rows_not_finite(logits: Tensor) -> list[int]:
@@ -154,28 +167,40 @@ def _rows_not_finite(logits: Tensor) -> list[int]:
     return [row for row in suspects if not bool(torch.isfinite(logits[row]).all())]
 
 
-def _draw(logits: Tensor, rows: Sequence[DrawRow]) -> list[int]:
-    """Stage 4: the token of each row."""
+def _draw_apart(logits: Tensor, rows: Sequence[DrawRow], narrow: Narrow) -> list[int]:
+    """The narrow rows from their few tokens, the others from all."""
+    tokens = [0] * len(rows)
+    wide = sorted(set(range(len(rows))) - set(narrow.rows))
+    few = _draw(narrow.logits, [rows[i] for i in narrow.rows], narrow.tokens, logits.shape[1])
+    many = _draw(logits[wide], [rows[i] for i in wide]) if wide else []
+    for i, token in zip((*narrow.rows, *wide), (*few, *many), strict=True):
+        tokens[i] = token
+    return tokens
+
+
+def _draw(
+    logits: Tensor, rows: Sequence[DrawRow], tokens: Tensor | None = None, vocabulary_size: int | None = None
+) -> list[int]:
+    """Stage 4: the token of each row; `tokens` of the columns, where they are not the whole vocabulary."""
     if logits.device.type == "cuda":
         return draw_with_kernel(logits, rows)
+    drawn = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
     greedy = np.array([row.state.is_greedy for row in rows])
-    if greedy.all():
-        return _tolist(argmax_rows(logits))
+    for at in chosen_rows(greedy, logits.device):
+        columns = argmax_rows(logits[at])
+        drawn[at] = columns if tokens is None else tokens[at].gather(1, columns[:, None])[:, 0]
     drawing = [row for row in rows if not row.state.is_greedy]
-    settings = draw_settings(
-        [row.state.sampling for row in drawing],
-        [row.state.seed for row in drawing],
-        [row.position for row in drawing],
-        logits.shape[1],
-        logits.device,
-    )
-    if not greedy.any():
-        return _tolist(draw_tokens(logits, settings))
-    tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
-    at = torch.from_numpy(greedy).to(logits.device)
-    tokens[at] = argmax_rows(logits[at])
-    tokens[~at] = draw_tokens(logits[~at], settings)
-    return _tolist(tokens)
+    for at in chosen_rows(~greedy, logits.device):
+        settings = draw_settings(
+            [row.state.sampling for row in drawing],
+            [row.state.seed for row in drawing],
+            [row.position for row in drawing],
+            vocabulary_size or logits.shape[1],
+            logits.device,
+            None if tokens is None else tokens[at],
+        )
+        drawn[at] = draw_tokens(logits[at], settings)
+    return _tolist(drawn)
 
 
 def draw_with_kernel(logits: Tensor, rows: Sequence[DrawRow]) -> list[int]:

@@ -1,0 +1,88 @@
+"""Rows drawn from their few allowed tokens draw what they would draw from the whole vocabulary under the mask."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ramet.runtime.sampling import sampler
+from ramet.runtime.sampling.masks import pack, pack_all_but, unpack
+from ramet.runtime.sampling.narrow import allowed_tokens, gather, num_allowed
+from ramet.runtime.sampling.sampler import NOTHING_ALLOWED, DrawRow, SamplerState, sample
+from ramet.runtime.types import GenerateSpec, Sampling
+
+SAMPLINGS = [
+    Sampling(),
+    Sampling(temperature=0),
+    Sampling(top_k=3),
+    Sampling(top_p=0.8),
+    Sampling(min_p=0.1),
+    Sampling(top_k=40, top_p=0.9, min_p=0.02, temperature=1.7),
+    Sampling(top_k=5_000, top_p=0.5),
+]
+
+
+def rows(V: int, masks: list[list[int]], samplings: list[Sampling], **spec: object) -> list[DrawRow]:
+    specs = [GenerateSpec(sampling=sampling, **spec) for sampling in samplings]  # type: ignore[arg-type]
+    states = [
+        SamplerState(spec, prompt=(), output=(), end_ids=(0,), vocabulary_size=V, default_seed=7 + i)
+        for i, spec in enumerate(specs)
+    ]
+    return [DrawRow(state, 11 + i, grammar=pack(masks[i], V)) for i, state in enumerate(states)]
+
+
+@pytest.mark.parametrize("V", [1, 31, 32, 33, 1000])
+def test_finds_the_tokens_of_a_mask(V: int) -> None:
+    chosen = np.flatnonzero(np.random.default_rng(V).random(V) < 0.3).tolist()
+    assert allowed_tokens(pack(chosen, V)).tolist() == chosen
+    assert num_allowed(pack(chosen, V)) == len(chosen)
+    assert allowed_tokens(pack_all_but(chosen, V)).tolist() == sorted(set(range(V)) - set(chosen))
+
+
+def test_gathers_side_by_side() -> None:
+    logits = torch.arange(200, dtype=torch.float32).view(2, 100)
+    found = gather(logits, [(1, pack([3, 99], 100)), (0, pack([50], 100))])
+    assert found.rows == [1, 0]
+    assert found.tokens.tolist() == [[3, 99], [50, 0]]
+    assert found.logits.tolist() == [[103.0, 199.0], [50.0, -math.inf]]
+
+
+@given(st.integers(0, 10_000), st.sampled_from([40, 333, 3000]), st.lists(st.sampled_from(SAMPLINGS), max_size=6))
+@settings(max_examples=80, deadline=None)
+def test_draws_what_the_masked_row_draws(seed: int, V: int, samplings: list[Sampling]) -> None:
+    random = np.random.default_rng(seed)
+    masks = [np.flatnonzero(random.random(V) < share).tolist() for share in random.random(len(samplings)) ** 4]
+    logits = torch.from_numpy(random.standard_normal((len(samplings), V)).astype(np.float32) * 3)
+    narrow = sample(logits.clone(), rows(V, masks, samplings))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampler, "MAX_TOKENS", 0)
+        wide = sample(logits.clone(), rows(V, masks, samplings))
+    assert narrow == wide
+    for drawn, mask in zip(narrow, masks, strict=True):
+        assert drawn.token in mask if mask else drawn.problem == NOTHING_ALLOWED
+
+
+def test_narrow_and_wide_rows_of_one_step_do_not_meet() -> None:
+    V = 9000
+    logits = torch.randn(4, V, generator=torch.Generator().manual_seed(1))
+    masks = [[5, 6, 7], list(range(1, V)), [8_999], list(range(10, 8_000))]
+    together = sample(logits.clone(), rows(V, masks, [Sampling()] * 4))
+    assert [drawn.token for drawn in together] == [
+        sample(logits[i : i + 1].clone(), [row])[0].token for i, row in enumerate(rows(V, masks, [Sampling()] * 4))
+    ]
+
+
+def test_logprobs_and_biases_see_the_whole_row() -> None:
+    asked = rows(50, [[3, 4]], [Sampling(temperature=0)], logprobs=1)
+    assert sample(torch.zeros(1, 50), asked)[0].logprob.logprob == pytest.approx(math.log(0.5))  # type: ignore[union-attr]
+    closed = rows(50, [[3]], [Sampling(logit_bias={3: -100})])
+    assert sample(torch.zeros(1, 50), closed)[0].problem == NOTHING_ALLOWED
+
+
+def test_masks_have_no_bit_past_the_vocabulary() -> None:
+    words = pack_all_but([2], 33)
+    assert num_allowed(words) == 32
+    assert not unpack(words, 33)[2]
