@@ -9,7 +9,18 @@ from starlette.exceptions import HTTPException
 from ramet.runtime.errors import RametError
 from ramet.runtime.serve.gate import Gate
 from ramet.runtime.serve.openapi import with_components
-from ramet.runtime.serve.routes import chat, completions, docs, generate, health, messages, models, programs, responses
+from ramet.runtime.serve.routes import (
+    chat,
+    completions,
+    docs,
+    generate,
+    health,
+    messages,
+    models,
+    programs,
+    requests,
+    responses,
+)
 from ramet.runtime.serve.state import ServerState
 from ramet.runtime.serve.wire_errors import (
     on_http_exception,
@@ -24,7 +35,7 @@ def create_app(state: ServerState) -> FastAPI:
     """An application over this state; give it to uvicorn or to a test client."""
     app = FastAPI(title="Ramet", version=__version__, docs_url=None, redoc_url=None)
     app.state.ramet = state
-    for module in (chat, completions, responses, messages, models, programs, generate, health, docs):
+    for module in (chat, completions, responses, messages, models, programs, generate, requests, health, docs):
         app.include_router(module.router)
     app.add_exception_handler(RametError, on_ramet_error)
     app.add_exception_handler(HTTPException, on_http_exception)

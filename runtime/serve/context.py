@@ -26,6 +26,8 @@ class ServeContext:
     tool_format: ToolFormat
     thinks: bool
     """The model writes its reasoning between think tags."""
+    turn_opener: int | None = None
+    """The special token that opens each turn of a chat; None: there is none."""
     config: ServeConfig
     kept: KeptBranches
     own_turns: OwnTurns = field(default_factory=OwnTurns)

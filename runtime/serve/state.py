@@ -8,12 +8,14 @@ from ramet.runtime.chat_template import ChatTemplate
 from ramet.runtime.client import EngineClient
 from ramet.runtime.errors import RametError, Unavailable
 from ramet.runtime.literals import TextCodec
+from ramet.runtime.serve.account import turn_opener
 from ramet.runtime.serve.config import ServeConfig
 from ramet.runtime.serve.context import ServeContext
 from ramet.runtime.serve.kept import KeptBranches
 from ramet.runtime.serve.programs import OpenPrograms
 from ramet.runtime.serve.prompt import PromptRenderer
 from ramet.runtime.serve.reasoning import think_tags
+from ramet.runtime.serve.records import Records
 from ramet.runtime.serve.response_store import ResponseStore
 from ramet.runtime.serve.tools.registry import find_format
 from ramet.runtime.telemetry.traces import Traces
@@ -35,6 +37,7 @@ class ServerState:
         self.config = config
         self.metrics = metrics
         self.responses = ResponseStore(max_responses=config.max_stored_responses, max_bytes=config.max_stored_bytes)
+        self.records = Records()
         self.programs = OpenPrograms(max_programs=config.max_programs, idle_s=config.program_idle_s)
         self.started = int(time.time())
         self.draining = False
@@ -92,6 +95,7 @@ def make_context(
         renderer=PromptRenderer(tokenizer=tokenizer, template=template),
         tool_format=find_format(source, config.tool_format),
         thinks=thinks,
+        turn_opener=turn_opener(template, tokenizer),
         kept=KeptBranches(engine, max_branches=config.max_programs, idle_s=config.program_idle_s),
         config=config,
     )

@@ -7,6 +7,7 @@ from typing import Any
 from ramet.constrained.spec import OneOf, Spec
 from ramet.runtime.errors import BadRequest, ContextOverflow
 from ramet.runtime.serve import sse
+from ramet.runtime.serve.account import visible_miss
 from ramet.runtime.serve.adapters import fields
 from ramet.runtime.serve.choice import ChoiceState
 from ramet.runtime.serve.context import ServeContext, new_id, now
@@ -227,7 +228,7 @@ async def collect(
     }
     first = states[0].finished
     if first is not None:
-        answer |= extensions(first, request, body)
+        answer |= extensions(first, request, body, context)
     return answer
 
 
@@ -247,7 +248,7 @@ async def chunks(
     if wants_usage:
         usage = openai_usage(total(state.finished for state in states if state.finished))
         first = states[0].finished
-        extra = extensions(first, request, body) if first is not None else {}
+        extra = extensions(first, request, body, context) if first is not None else {}
         yield sse.data({**head, "choices": [], "usage": usage, **extra})
     yield sse.DONE
 
@@ -348,13 +349,16 @@ def _choice(
     return choice
 
 
-def extensions(finished: Finished, request: ChatRequest, body: ChatBody) -> dict[str, Any]:
+def extensions(finished: Finished, request: ChatRequest, body: ChatBody, context: ServeContext) -> dict[str, Any]:
     """What Ramet adds for those who ask: timings, the cache's account, the grammar's ledger, prompt ids."""
     extra: dict[str, Any] = {}
     if body.return_timings:
         extra["timings"] = timings(finished.timings)
     if body.explain:
-        extra["cache"] = {"spliced_tokens": request.rendered.num_spliced, "miss": finished.miss}
+        extra["cache"] = {
+            "spliced_tokens": request.rendered.num_spliced,
+            "miss": visible_miss(finished.miss, context.config),
+        }
     if finished.ledger and any(entry.get("status") != "exact" for entry in finished.ledger):
         extra["ledger"] = finished.ledger
     if body.return_token_ids:

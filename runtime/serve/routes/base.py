@@ -11,10 +11,12 @@ from starlette.responses import Response
 
 from ramet.runtime.errors import RametError
 from ramet.runtime.serve import sse
+from ramet.runtime.serve.account import visible_miss
 from ramet.runtime.serve.body import decode, read_body
 from ramet.runtime.serve.context import ServeContext
 from ramet.runtime.serve.disconnect import until_gone
 from ramet.runtime.serve.identify import Asker
+from ramet.runtime.serve.records import Record, record_of
 from ramet.runtime.serve.state import ServerState
 from ramet.runtime.serve.turn import Choice, Turn, closing, merged, run_turn
 from ramet.runtime.serve.usage import total
@@ -76,7 +78,20 @@ async def logged(events: AsyncIterator[Choice], http: Request, turn: Turn) -> As
         context.leave()
         ended_ns = time.time_ns()
         state.metrics.observe(finished, outcome)
-        _log_line(http, turn, finished, outcome, (ended_ns - began_ns) / 1e9)
+        record = record_of(
+            turn.request_id,
+            ended=ended_ns / 1e9,
+            path=http.url.path,
+            client=_client(http),
+            program=turn.program.program_id,
+            num_prompt=len(turn.prompt),
+            finished=finished,
+            outcome=outcome,
+            took_s=(ended_ns - began_ns) / 1e9,
+            miss=visible_miss(finished[0].miss if finished else None, state.config),
+        )
+        state.records.add(asker_of(http).key, record, turn.prompt)
+        _log_line(record)
         if state.traces is not None:
             program_id, model = turn.program.program_id, context.served_name
             num_prompt = len(turn.prompt)
@@ -84,24 +99,25 @@ async def logged(events: AsyncIterator[Choice], http: Request, turn: Turn) -> As
             state.traces.record(served, finished, total(finished), http.headers)
 
 
-def _log_line(http: Request, turn: Turn, finished: list[Finished], outcome: str, took_s: float) -> None:
-    usage = total(finished)
-    times = finished[0].timings if finished else None
-    client = (http.headers.get("user-agent") or "-").split(" ")[0][:40]
+def _client(http: Request) -> str:
+    return (http.headers.get("user-agent") or "-").split(" ")[0][:40]
+
+
+def _log_line(record: Record) -> None:
     log.info(
         "id=%s client=%s program=%s prompt=%d cached=%d new=%d queue_ms=%.0f prefill_ms=%.0f decode_ms=%.0f "
         "total_ms=%.0f finish=%s",
-        turn.request_id,
-        client,
-        turn.program.program_id,
-        len(turn.prompt),
-        usage.cached_tokens,
-        usage.completion_tokens,
-        times.queue_s * 1e3 if times else 0,
-        times.prefill_s * 1e3 if times else 0,
-        times.decode_s * 1e3 if times else 0,
-        took_s * 1e3,
-        outcome,
+        record.id,
+        record.client,
+        record.program,
+        record.prompt_tokens,
+        record.cached_tokens,
+        record.new_tokens,
+        record.queue_ms,
+        record.prefill_ms,
+        record.decode_ms,
+        record.total_ms,
+        record.finish,
     )
 
 

@@ -1,8 +1,10 @@
 """Is it alive, is it ready, how does it do."""
 
+from pathlib import Path
+
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from ramet.runtime.errors import RametError
 from ramet.runtime.serve.routes.base import state_of
@@ -11,9 +13,14 @@ from ramet.runtime.serve.wire_errors import json_response
 router = APIRouter()
 
 
+_PAGE = Path(__file__).parent.parent / "page.html"
+
+
 @router.get("/")
 async def root(http: Request) -> Response:
-    """A cheap answer for probes, and where to look next."""
+    """For browsers a page to chat, with the last requests; for probes a cheap answer, and where to look next."""
+    if "text/html" in http.headers.get("accept", ""):
+        return HTMLResponse(_PAGE.read_text(encoding="utf-8"))
     return json_response({"name": "ramet", "status": state_of(http).status, "docs": "/docs"})
 
 
