@@ -8,7 +8,7 @@ a few references, a rollback cuts a row of ids, and a closed branch has nothing 
 import itertools
 import secrets
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -19,6 +19,9 @@ from ramet.runtime.errors import BadRequest, NotFound
 from ramet.runtime.literals import Pending, TextCodec, guard
 from ramet.runtime.scheduler.token_row import TokenRow
 from ramet.runtime.types import BranchHandle, GapKind, Mark, ProgramSpec, Usage
+
+if TYPE_CHECKING:
+    from ramet.runtime.checkpoint import SavedTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,9 @@ class Branch:
     running: int | None = None
     """The request that writes into it now."""
     gap: Gap | None = None
+    unfinished: "SavedTurn | None" = None
+    """A turn that ran when the checkpoint was written from which the branch was restored; nothing else may run
+    before it."""
     rewritten_at: int | None = None
     """Since the last turn, the chat template wrote history anew from this token on."""
     usage: Usage = field(default_factory=Usage)
@@ -188,6 +194,13 @@ class BranchTable:
                 at="$.branch",
                 hint="A branch runs one verb at a time: wait for the generation's end, or fork before it begins.",
             )
+        if branch.unfinished is not None:
+            raise BadRequest(
+                expected="a branch whose last turn is complete",
+                got="one that was restored in the middle of a generation",
+                at="$.branch",
+                hint="resume() it first: it ends what was begun.",
+            )
         branch.gap = None
         return branch
 
@@ -195,6 +208,23 @@ class BranchTable:
         if program_id not in self._programs:
             raise NotFound(f"program {program_id!r} is not open")
         return self._programs[program_id]
+
+    def adopt(self, spec: ProgramSpec, closed_usage: Usage) -> Program:
+        """A program that was open before, without its branches yet."""
+        program_id = spec.program_id or ""
+        if program_id in self._programs:
+            raise BadRequest(
+                expected="a program id that is not in use",
+                got=program_id,
+                at="checkpoint.spec.program_id",
+                hint="The program is open on this engine already: close it before you restore it.",
+            )
+        program = self._programs[program_id] = Program(spec, namespace=spec.salt, closed_usage=closed_usage)
+        return program
+
+    def skip_serials(self, last: int) -> None:
+        """New marks are numbered past those that were restored."""
+        self._serials = itertools.count(max(last + 1, next(self._serials)))
 
     def fork(self, branch: Branch, n: int) -> list[BranchHandle]:
         if not isinstance(n, int) or n < 1:

@@ -6,7 +6,7 @@ over HTTP it is `/v1/programs`. All three have these verbs, and a program can't 
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ramet.runtime.types import (
     BranchHandle,
@@ -22,6 +22,9 @@ from ramet.runtime.types import (
     SelectMethod,
     Usage,
 )
+
+if TYPE_CHECKING:
+    from ramet.runtime.checkpoint import SavedProgram
 
 
 class EngineClient(Protocol):
@@ -97,4 +100,24 @@ class EngineClient(Protocol):
 
     async def flush_cache(self) -> int:
         """Drop every cached page that nobody leases; returns how many."""
+        ...
+
+
+@runtime_checkable
+class KeepsPrograms(Protocol):
+    """What an EngineClient may have besides: programs survive the engine's process."""
+
+    async def checkpoint(self, program_id: str) -> "SavedProgram":
+        """All of a program but its KV, between two steps. Turns that run are recorded as far as they are, and run
+        on."""
+        ...
+
+    async def restore(self, program: "SavedProgram") -> list[BranchHandle]:
+        """Open it again on an engine with the same model; its branches have the ids that they had. Raises BadRequest
+        for another model, or where the program is open already."""
+        ...
+
+    def resume(self, branch: BranchHandle) -> AsyncIterator[Event]:
+        """End a turn that ran when the checkpoint was written: its events from the beginning, the tokens that it had
+        generated in the first delta."""
         ...

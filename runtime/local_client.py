@@ -11,7 +11,8 @@ import atexit
 import functools
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ from ramet.radix.node import Cursor
 from ramet.runtime import conversation
 from ramet.runtime.branches import Branch, BranchTable, Gap, add_usage
 from ramet.runtime.chat_template import ChatTemplate
+from ramet.runtime.checkpoint import SavedProgram, SavedTurn, check_model, restore_program, save_program
 from ramet.runtime.detokenizer import StreamDecoder, TokenTable
 from ramet.runtime.engine import Engine, EngineLoop
 from ramet.runtime.errors import BadRequest, Cancelled, EngineFailed, NotBuilt, RametError
@@ -89,6 +91,8 @@ class LocalClient:
         self._lock = threading.Lock()
         self._request_ids = itertools.count(1)
         self._on_end: dict[int, Callable[[Ended], None]] = {}
+        self._turns: dict[int, SavedTurn] = {}
+        """Generations that run, as a checkpoint records them; by request."""
         self._table = _token_table(codec)
         self._bos_text, self._eos_text = codec.special_text(codec.bos_id), codec.special_text(codec.eos_id)
         self._end_texts = tuple(codec.special_text(token) for token in codec.end_ids)
@@ -262,7 +266,14 @@ class LocalClient:
     async def generate(self, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Event]:
         ledger = await self._prepare_grammar(spec)
         await self._tokenise_ahead(branch)
-        request_id, stream = self._begin_turn(branch, spec)
+        async with aclosing(self._events(*self._begin_turn(branch, spec), ledger)) as events:
+            async for event in events:
+                yield event
+
+    async def _events(
+        self, request_id: int, stream: EventStream, ledger: list[dict[str, str]] | None
+    ) -> AsyncGenerator[Event]:
+        """Of a turn that was submitted; whoever stops listening aborts it."""
         try:
             while not stream.is_over or stream.has_events:
                 event = await stream.next()
@@ -301,8 +312,13 @@ class LocalClient:
             if not len(branch.tokens):
                 branch.tokens.append(self._begin_token())
             request = self._request(branch, branch.tokens, spec, self._decoder(spec, at_text_start))
-            branch.running = request.request_id
-        return request.request_id, self._submit(request, functools.partial(self._end_turn, branch))
+            turn = SavedTurn(spec=spec, num_prompt=len(branch.tokens), at_text_start=at_text_start)
+        return request.request_id, self._run_turn(branch, request, turn)
+
+    def _run_turn(self, branch: Branch, request: Request, turn: SavedTurn) -> EventStream:
+        branch.running = request.request_id
+        self._turns[request.request_id] = turn
+        return self._submit(request, functools.partial(self._end_turn, branch))
 
     def _begin_token(self) -> int:
         if self._codec.bos_id is None:
@@ -356,6 +372,7 @@ class LocalClient:
         """The branch is its callers' again."""
         branch.cursor, branch.num_known, branch.running = ended.cursor, ended.num_computed, None
         branch.rewritten_at = None
+        self._turns.pop(ended.seq.id, None)
         leftover = guard(ended.seq.leftover, self._codec.special_names)
         if leftover:
             branch.add_text(leftover, self._codec)
@@ -363,6 +380,54 @@ class LocalClient:
             written = self._spelled(ended.seq.tokens[ended.seq.num_prompt :])
             branch.conversation = branch.conversation.with_words(written + leftover)
         branch.usage = add_usage(branch.usage, ended.seq.usage())
+
+    # Checkpoints -----------------------------------------------------------------------------------------------------
+
+    async def checkpoint(self, program_id: str) -> SavedProgram:
+        return await self._ask(functools.partial(self._save, program_id))
+
+    def _save(self, program_id: str) -> SavedProgram:
+        """On the engine's thread: no step writes into the branches meanwhile."""
+        with self._lock:
+            program = self._branches.program(program_id)
+            running = {branch.handle.branch_id: branch.running for branch in program.branches.values()}
+            turns = {at: self._turns[request] for at, request in running.items() if request in self._turns}
+            return save_program(program, turns, self._card, self._engine.scheduler.clock.now())
+
+    async def restore(self, program: SavedProgram) -> list[BranchHandle]:
+        self._require_life()
+        check_model(program, self._card)
+        now_s = self._engine.scheduler.clock.now()
+        with self._lock:
+            handles = restore_program(program, self._branches, self._codec.vocabulary_size, now_s)
+        for handle, saved in zip(handles, program.branches, strict=True):
+            if (gap := saved.gap) is not None:
+                self._loop.post(functools.partial(self._engine.gap, handle, gap.kind, gap.tool, gap.expected_s))
+        return handles
+
+    async def resume(self, branch: BranchHandle) -> AsyncIterator[Event]:
+        with self._lock:
+            turn = self._branches.get(branch).unfinished
+        if turn is None:
+            raise BadRequest(expected="a branch restored in the middle of a generation", got=branch, at="$.branch")
+        ledger = await self._prepare_grammar(turn.spec)
+        async with aclosing(self._events(*self._go_on(branch, turn), ledger)) as events:
+            async for event in events:
+                yield event
+
+    def _go_on(self, handle: BranchHandle, turn: SavedTurn) -> tuple[int, EventStream]:
+        self._require_life()
+        with self._lock:
+            branch = self._branches.get(handle)
+            branch.unfinished = None
+            branch = self._branches.at_rest(handle)
+            if turn.spec.logprobs is not None or turn.spec.prompt_logprobs is not None:
+                branch.tokens.truncate(turn.num_prompt)  # logprobs were not saved: the turn begins anew
+            output = branch.tokens[turn.num_prompt :]
+            decoder = self._decoder(turn.spec, turn.at_text_start)
+            request = self._request(branch, branch.tokens, turn.spec, decoder)
+            request.num_generated, request.generated_text = len(output), decoder.push(output).text
+        return request.request_id, self._run_turn(branch, request, turn)
 
     # Choices ---------------------------------------------------------------------------------------------------------
 

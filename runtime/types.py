@@ -268,6 +268,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     num_pages: int = 0
     page_size: int = 16
     parameters: int = 0
+    fingerprint: str = ""
+    """Of weights and vocabulary; "": not known. Tokens and KV of another fingerprint are another model's."""
 
 
 # Below the engine: one step ------------------------------------------------------------------------------------------

@@ -69,6 +69,10 @@ class Request:
     """None: nobody reads text (a simulation), or stops by it."""
     end_token_ids: frozenset[int] = frozenset()
     context_length: int = 1 << 30
+    num_generated: int = 0
+    """Tokens at the end of `tokens` that this turn has generated already: it was restored, and goes on."""
+    generated_text: str = ""
+    """Their certain text, as the decoder gave it."""
     choices: object = None
     """`choices.Choices`: score these, and generate nothing."""
 
@@ -137,7 +141,10 @@ class Sequence:
     def __post_init__(self) -> None:
         request = self.request
         self.id, self.tokens, self.spec = request.request_id, request.tokens, request.spec
-        self.num_prompt = len(request.tokens)
+        self.num_prompt = len(request.tokens) - request.num_generated
+        self.num_sampled = request.num_generated
+        if request.num_generated:
+            self.held, self.held_text = list(self.tokens[self.num_prompt :]), [request.generated_text]
         room, wanted = request.context_length - self.num_prompt, request.spec.max_tokens
         own_ends = frozenset[int]() if self.spec.ignore_eos else request.end_token_ids
         self.ending_ids = own_ends | frozenset(self.spec.stop_token_ids)
