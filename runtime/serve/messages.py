@@ -24,13 +24,29 @@ def to_template_messages(
     """One dict a message, in the form that Hugging Face templates expect."""
     if not messages:
         raise BadRequest(expected="at least one message", got="[]", at="$.messages")
-    converted = [_message(message, index, tool_format) for index, message in enumerate(messages)]
+    converted = [_message(message, index) for index, message in enumerate(messages)]
     if strip_nonces and converted[0]["role"] == "system":
         converted[0]["content"] = strip_nonce(converted[0]["content"])
     described = tool_format.describe(tools) if tools else None
     if described is not None:
         _add_to_system(converted, described)
     return converted
+
+
+def with_written_calls(messages: Sequence[dict[str, Any]], tool_format: ToolFormat) -> list[dict[str, Any]]:
+    """Where the template knows no calls, past ones become the assistant's words.
+
+    Comes after our own turns were looked up: they are known by what the client sent, not by how it is written down.
+    """
+    return [_written(message, tool_format) if message.get("tool_calls") else message for message in messages]
+
+
+def _written(message: dict[str, Any], tool_format: ToolFormat) -> dict[str, Any]:
+    functions = [(call["id"], call["function"]) for call in message["tool_calls"]]
+    text = tool_format.render_calls([Call(name, f["name"], f["arguments"]) for name, f in functions])
+    if text is None:
+        return message
+    return {**message, "content": "\n".join(filter(None, [message["content"], text]))}
 
 
 def text_of(content: str | list[Any] | None, at: str) -> str:
@@ -76,7 +92,7 @@ def _tool(function: dict[str, Any], index: int) -> Tool:
     )
 
 
-def _message(message: ChatMessage, index: int, tool_format: ToolFormat) -> dict[str, Any]:
+def _message(message: ChatMessage, index: int) -> dict[str, Any]:
     at = f"$.messages[{index}]"
     if message.role not in ROLES:
         raise BadRequest(expected=f"one of {', '.join(ROLES)}", got=message.role, at=f"{at}.role")
@@ -84,7 +100,10 @@ def _message(message: ChatMessage, index: int, tool_format: ToolFormat) -> dict[
     converted: dict[str, Any] = {"role": role, "content": text_of(message.content, f"{at}.content")}
     calls = [_call(call, f"{at}.tool_calls[{i}]") for i, call in enumerate(_tool_calls(message))]
     if calls:
-        _add_calls(converted, calls, tool_format)
+        converted["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
     reasoning = message.reasoning_content or message.reasoning or message.thinking
     if reasoning:
         converted["reasoning_content"] = reasoning
@@ -109,16 +128,6 @@ def _call(call: ToolCall, at: str) -> Call:
     if isinstance(arguments, dict):
         arguments = json.dumps(arguments, ensure_ascii=False)
     return Call(call.id or "", function.name, arguments or "{}")
-
-
-def _add_calls(converted: dict[str, Any], calls: list[Call], tool_format: ToolFormat) -> None:
-    converted["tool_calls"] = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in calls
-    ]
-    written = tool_format.render_calls(calls)
-    if written is not None:  # the template knows no calls: they are the assistant's words
-        converted["content"] = "\n".join(filter(None, [converted["content"], written]))
 
 
 def _add_to_system(messages: list[dict[str, Any]], text: str) -> None:

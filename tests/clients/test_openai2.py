@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+from openai_six_turns import talk
 from shared import OPENAI_BASE, QUESTION
+from six_turns import six_turns
 
 pytestmark = pytest.mark.clients
 
@@ -47,3 +49,10 @@ def test_everything() -> None:
         model="m", messages=messages, response_format=Person, max_tokens=400, temperature=0
     )
     assert isinstance(parsed.choices[0].message.parsed, Person)
+
+
+def test_six_turns() -> None:
+    import openai
+
+    with six_turns(f"openai {openai.__version__}"):
+        talk(openai.OpenAI(base_url=OPENAI_BASE).chat.completions.create)

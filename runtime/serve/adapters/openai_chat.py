@@ -13,7 +13,7 @@ from ramet.runtime.serve.choice import ChoiceState
 from ramet.runtime.serve.context import ServeContext, new_id, now
 from ramet.runtime.serve.identify import Asker, program_spec, tenant_of
 from ramet.runtime.serve.logprobs import chat_logprobs
-from ramet.runtime.serve.messages import to_template_messages, to_tools
+from ramet.runtime.serve.messages import to_template_messages, to_tools, with_written_calls
 from ramet.runtime.serve.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
 from ramet.runtime.serve.prompt import Rendered
 from ramet.runtime.serve.protocols.openai_chat import ChatBody
@@ -45,26 +45,25 @@ def to_request(body: ChatBody, context: ServeContext, asker: Asker) -> ChatReque
     """Everything that can be refused is refused here, before the engine hears of it."""
     tools = to_tools(body.tools, body.functions)
     choice = tool_choice(body.tool_choice if body.tool_choice is not None else body.function_call, tools)
-    shown = tools if choice != "none" else []
-    messages = to_template_messages(body.messages, shown, context.tool_format, strip_nonces=context.config.strip_nonces)
+    messages = to_template_messages(body.messages, tools, context.tool_format, strip_nonces=context.config.strip_nonces)
     tenant = tenant_of(asker, body.cache_salt, context.config)
-    rendered = render(context, messages, shown, body, tenant)
+    rendered = render(context, messages, tools, body, tenant)
     max_tokens = room(rendered, body.max_completion_tokens or body.max_tokens, context)
     num_top = top_logprobs(body, context)
     spec = generate_spec(
-        body, context, max_tokens=max_tokens, num_top=num_top, grammar=grammar_of(body, context, shown, choice)
+        body, context, max_tokens=max_tokens, num_top=num_top, grammar=grammar_of(body, context, tools, choice)
     )
     request_id = body.request_id or body.rid or new_id("chatcmpl-")
     return ChatRequest(
         turn=Turn(
             request_id=request_id,
-            program=program_spec(body, messages, shown, asker, tenant, context),
+            program=program_spec(body, messages, tools, asker, tenant, context),
             prompt=rendered.tokens,
             spec=spec,
             n=fields.integer(body.n, "n", 1, context.config.max_choices) or 1,
         ),
-        tools=shown,
-        wants_calls=bool(shown),
+        tools=tools,
+        wants_calls=choice != "none",
         reasoning_open=context.thinks and think_tags.starts_inside(rendered.text),
         tenant=tenant,
         created=now(),
@@ -87,7 +86,7 @@ def render(
         turns.pop(len(messages) - 1)
     native = context.tool_format.describe(tools) is None if tools else True
     return context.renderer.render(
-        messages,
+        with_written_calls(messages, context.tool_format),
         turns=turns,
         template=context.renderer.template_from(body.chat_template) if body.chat_template else None,
         tools=[tool.raw for tool in tools] if tools and native else None,
@@ -169,8 +168,8 @@ def grammar_of(body: ChatBody, context: ServeContext, tools: list[Tool], choice:
         named = [tool for tool in tools if tool.name == choice[1:]]
         return context.tool_format.spec(named, at_least_one=True, parallel=False)
     wanted = fields.to_grammar(body)
-    if choice != "auto":
-        return wanted
+    if choice == "none":  # the tools stay in the prompt, or a last answer in words would find nothing in the cache
+        return context.tool_format.text_only() if tools and wanted is None else wanted
     if wanted is not None:  # an answer in the asked form, or calls
         return OneOf(items=(wanted, context.tool_format.spec(tools, at_least_one=True, parallel=parallel)))
     free = context.tool_format.HAS_TRIGGER

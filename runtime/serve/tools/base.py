@@ -1,13 +1,14 @@
 """What a tool-call format is: how a model family writes calls, how it is told of tools, and how it is held to them.
 
-One file per family, the same names in each: `NAME`, `recognises`, `describe`, `render_calls`, `spec`, `parser`.
+One file per family, the same names in each: `NAME`, `recognises`, `describe`, `render_calls`, `spec`,
+`text_only`, `parser`.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ramet.constrained.spec import JsonSchema, Literal_, OneOf, Repeat, Spec, Tagged
+from ramet.constrained.spec import JsonSchema, Literal_, OneOf, Regex, Repeat, Spec, Tagged
 from ramet.constrained.spec import Sequence as InOrder
 from ramet.runtime.serve.parts import Parser
 
@@ -54,6 +55,10 @@ class ToolFormat(Protocol):
 
     def spec(self, tools: Sequence[Tool], *, at_least_one: bool, parallel: bool) -> Spec:
         """The grammar of calls (and of free text before them, unless one is required)."""
+        ...
+
+    def text_only(self) -> Spec:
+        """The grammar of an answer without any call, though the model was told of tools."""
         ...
 
     def parser(self, tools: Sequence[Tool]) -> Parser: ...
@@ -108,6 +113,11 @@ def closed(schema: Any) -> Any:
     if "properties" in inner and "additionalProperties" not in inner and not any(key in inner for key in _COMPOSED):
         inner["additionalProperties"] = False
     return inner
+
+
+def no_leading_brace() -> Spec:
+    """Text that does not begin like a call, for formats where a call begins with its brace."""
+    return Regex(pattern=r"\s*([^\s{][\s\S]*)?")
 
 
 def one_of(items: Sequence[Spec]) -> Spec:

@@ -34,6 +34,10 @@ def spec(tools: Sequence[Tool], *, at_least_one: bool, parallel: bool) -> Spec:
     return calls if at_least_one else InOrder(items=(Text(until=(BEGIN,)), calls))
 
 
+def text_only() -> Spec:
+    return Text(until=(BEGIN,))
+
+
 class HermesParser:
     """Text outside the tags, calls inside; blanks around a call belong to nothing."""
 

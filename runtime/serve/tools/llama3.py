@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ramet.constrained.spec import OneOf, Spec, Text
 from ramet.runtime.serve.parts import Part
-from ramet.runtime.serve.tools.base import Call, Tool, call_object, one_of, repeated
+from ramet.runtime.serve.tools.base import Call, Tool, call_object, no_leading_brace, one_of, repeated
 from ramet.runtime.serve.tools.plain_json import PlainJsonParser
 
 NAME = "llama3"
@@ -29,6 +29,10 @@ def spec(tools: Sequence[Tool], *, at_least_one: bool, parallel: bool) -> Spec:
     call = one_of([call_object(tool, "parameters") for tool in tools])
     calls = repeated(call, at_least_one=True, parallel=parallel, separator="; ")
     return calls if at_least_one else OneOf(items=(Text(until=("{",)), calls))
+
+
+def text_only() -> Spec:
+    return no_leading_brace()
 
 
 class Llama3Parser:

@@ -43,6 +43,10 @@ def spec(tools: Sequence[Tool], *, at_least_one: bool, parallel: bool) -> Spec:
     )
 
 
+def text_only() -> Spec:
+    return Text(until=(MARK,))
+
+
 class MistralParser:
     """Text up to the mark; then either a JSON list of calls, or a name, its mark, and an object."""
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from ramet.constrained.spec import OneOf, Spec, Text
 from ramet.runtime.serve.parts import Part, TextPart
-from ramet.runtime.serve.tools.base import Call, Tool, call_object, one_of, repeated
+from ramet.runtime.serve.tools.base import Call, Tool, call_object, no_leading_brace, one_of, repeated
 from ramet.runtime.serve.tools.json_call import JsonCall
 
 NAME = "json"
@@ -36,6 +36,10 @@ def spec(tools: Sequence[Tool], *, at_least_one: bool, parallel: bool) -> Spec:
         one_of([call_object(tool) for tool in tools]), at_least_one=True, parallel=parallel, separator="\n"
     )
     return calls if at_least_one else OneOf(items=(Text(until=("{",)), calls))
+
+
+def text_only() -> Spec:
+    return no_leading_brace()
 
 
 class PlainJsonParser:

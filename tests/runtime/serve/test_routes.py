@@ -115,6 +115,40 @@ async def test_an_echoed_call_hits_to_the_last_token(arguments: str) -> None:
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= reusable - 1
 
 
+@pytest.mark.parametrize("arguments", [ARGUMENTS, '{"n":1.5,"city":"Zürich"}'])
+async def test_an_echoed_call_hits_where_the_template_knows_no_calls(arguments: str) -> None:
+    """The call is the assistant's words in the prompt, but it comes back as a call, and is known as one."""
+    spaced = '{"name": "get_weather", "arguments": {"city":  "Zürich", "n": 1.50}}'
+    async with served(spaced) as http:
+        first = await post(http, "/v1/chat/completions", {**ASK, "tools": [WEATHER]})
+        call = first["choices"][0]["message"]["tool_calls"][0]
+        call["function"]["arguments"] = arguments
+        history = [
+            *ASK["messages"],
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": "sunny"},
+        ]
+        second = await post(http, "/v1/chat/completions", {"messages": history, "tools": [WEATHER]})
+    reusable = first["usage"]["prompt_tokens"] + first["usage"]["completion_tokens"] - 1
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= reusable - 1
+
+
+@pytest.mark.parametrize("template", [None, HERMES], ids=["json", "hermes"])
+async def test_choice_none_gets_words_and_finds_the_head(template: str | None) -> None:
+    """A last answer without tools is the commonest end of an agent's turn: its prompt is that of the turns before."""
+    say = CALL if template else '{"name": "get_weather", "arguments": {"city": "Oslo"}}'
+    async with served(say, template=template) as http:
+        body = {**ASK, "tools": [WEATHER], "max_tokens": 40}
+        first = await post(http, "/v1/chat/completions", body)
+        second = await post(http, "/v1/chat/completions", {**body, "tool_choice": "none"})
+    assert first["choices"][0]["message"].get("tool_calls")
+    message = second["choices"][0]["message"]
+    assert not message.get("tool_calls") and "<tool_call>" not in message["content"]
+    assert not message["content"].lstrip().startswith("{")
+    assert second["usage"]["prompt_tokens"] == first["usage"]["prompt_tokens"]
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"] - 1
+
+
 async def test_two_calls_have_their_own_ids_and_indices() -> None:
     async with served(f"{CALL}\n{CALL}", template=HERMES) as http:
         chunks = await post(http, "/v1/chat/completions", {**ASK, "tools": [WEATHER], "stream": True})
