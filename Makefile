@@ -53,3 +53,4 @@ clean:
 # Real agent frameworks against a real server, each in an environment of its own: minutes, and the network for the first run.
 test-clients: $(STAMP)
 	scripts/test-clients $(CLIENTS)
+	$(if $(CLIENTS),,scripts/test-terminal-agents)

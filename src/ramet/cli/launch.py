@@ -15,7 +15,7 @@ name = "Ramet"
 base_url = "{base}/v1"
 wire_api = "responses"
 """,
-    "opencode": """# opencode.json
+    "opencode": """// opencode.json
 {{
   "$schema": "https://opencode.ai/config.json",
   "provider": {{
