@@ -70,7 +70,8 @@ class Branch:
         self.nodes: list[ir.Node] = []
         """What was said, where the run is a trace."""
         self.num_calls: int = parent.num_calls if parent is not None else 0
-        self._scopes: dict[str, Chunk] = {}
+        self.scopes: dict[str, Chunk] = {}
+        """Where each `var_scope` that is open began."""
         self._early: EarlyCalls | None = None
         run.branches.append(self)
 
@@ -115,7 +116,7 @@ class Branch:
             case ir.RoleEnd():
                 self._end(spoken.role)
             case ir.ScopeBegin():
-                self._scopes[spoken.name] = self.transcript.freeze()
+                self.scopes[spoken.name] = self.transcript.freeze()
             case ir.ScopeEnd():
                 self._scope_end(spoken.name)
             case ir.UseTools():
@@ -203,7 +204,7 @@ class Branch:
         self.lane.post(partial(self.lane.use_tools, [tool.schema for tool in tools]))
 
     def _scope_end(self, name: str) -> None:
-        begin = self._scopes.pop(name)
+        begin = self.scopes.pop(name)
         entries = self.transcript.entries(since=begin)
         slot = Slot(name, f"var_scope({name!r})", caller())
         self.transcript.bind(slot)

@@ -14,6 +14,8 @@ from concurrent.futures import Future
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import msgspec
+
 from ramet.lang.dtype import decode
 from ramet.lang.ir import Select
 from ramet.lang.loop import PROGRAMS
@@ -50,6 +52,17 @@ class _Item(NamedTuple):
     future: "Future[Any] | None"
     what: str
     site: Site
+
+
+class LaneTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane at rest, as a checkpoint keeps it: the message that is open, and what was not sent yet."""
+
+    role: str | None
+    extra: dict[str, object]
+    content: list[str]
+    opened: bool
+    tools: list[dict[str, object]] | None
+    pieces: list[Piece]
 
 
 class Lane:
@@ -161,6 +174,29 @@ class Lane:
         self._fail(error)
         if self._busy and self._task is not None:
             self._task.cancel()
+
+    # Checkpoints
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits and nothing runs."""
+        with self._lock:
+            return not self._queue and not self._busy
+
+    def turn(self) -> LaneTurn:
+        return LaneTurn(
+            role=self._role,
+            extra=self._extra,
+            content=self._content,
+            opened=self._opened,
+            tools=self._tools,
+            pieces=self._pieces,
+        )
+
+    def take_up(self, turn: LaneTurn) -> None:
+        """Go on from there."""
+        self._role, self._extra, self._content, self._opened = turn.role, turn.extra, turn.content, turn.opened
+        self._tools, self._pieces = turn.tools, turn.pieces
 
     # Texts and turns
 

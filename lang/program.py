@@ -8,12 +8,13 @@ import asyncio
 import functools
 import inspect
 import logging
+import os
 import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextvars import copy_context
-from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, TypeVar, overload
 
 from ramet.lang import ir
 from ramet.lang.backends.base import as_backend
@@ -29,6 +30,9 @@ from ramet.runtime.errors import BadRequest, Cancelled, RametError
 from ramet.runtime.types import ProgramSpec
 
 P = ParamSpec("P")
+if TYPE_CHECKING:
+    from ramet.lang.restore import Restored
+
 R = TypeVar("R")
 log = logging.getLogger("ramet.lang")
 _ALIASES = {"max_new_tokens": "max_tokens"}
@@ -189,6 +193,36 @@ class Program(Generic[P, R]):
     def bind(self, **arguments: Any) -> "Program[..., R]":
         """The same program with some arguments given."""
         self._check_names(arguments)
+    def restore(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        backend: Any = None,
+        types: Mapping[str, Any] | None = None,
+        tools: Iterable[Any] = (),
+        timeout: float | None = None,
+    ) -> "Restored":
+        """A run that `s.checkpoint(path)` wrote, to go on with: `with program.restore(path) as s: s += ...`.
+
+        backend: an engine with the same model. types: of the variables that are no plain values, such as
+        `gen("person", dtype=Person)`: {"person": Person}. tools: the functions that the program offered; functions are
+        not saved. The file is read now, and refused where it is torn; the engine is met on entering.
+        """
+        from ramet.lang.checkpoint import read
+        from ramet.lang.restore import Restored, RestoredRun
+
+        saved = read(path)
+        if saved.name != self.name:
+            raise BadRequest(expected=f"a checkpoint of {self.name}", got=saved.name, at=str(path))
+        settings = RunSettings(
+            backend=as_backend(backend if backend is not None else get_default_backend()),
+            name=self.name,
+            program=saved.program.spec,
+            defaults=saved.defaults,
+            timeout_s=timeout,
+        )
+        return Restored(RestoredRun(settings, saved, tools, types or {}))
+
         return Program(self.function, num_api_spec_tokens=self.num_api_spec_tokens, bound={**self.bound, **arguments})
 
     def trace(self, **arguments: Any) -> Trace:

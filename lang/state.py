@@ -6,18 +6,19 @@ the first thing that waits for it.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
-from typing import Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 from ramet.lang import ir
 from ramet.lang.branch import Branch, ProgramMark
 from ramet.lang.forks import AsyncForks, Forks
 from ramet.lang.hints import GAPS
-from ramet.lang.loop import wait, wait_async
+from ramet.lang.loop import PROGRAMS, wait, wait_async
 from ramet.lang.meta import meta_info
 from ramet.lang.site import caller
 from ramet.lang.tools import ToolResult
@@ -25,6 +26,9 @@ from ramet.lang.trace import show_tree
 from ramet.lang.values import Slot
 from ramet.runtime.errors import BadRequest, Cancelled, NotBuilt, RametError
 from ramet.runtime.types import GapKind, Usage
+
+if TYPE_CHECKING:
+    from ramet.lang.run import Run
 
 T = TypeVar("T")
 
@@ -317,6 +321,15 @@ class State(Face):
 
         tools: functions to offer besides those of gen(tools=...) and use_tools. Errors of tools are text for the model.
         """
+    def checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """Write the whole program to a file, once what was said so far is done: `program.restore(path)` goes on there.
+
+        All branches are saved: texts, tokens, variables, open messages and gaps. Values that are neither plain nor
+        made by `gen` are refused by name. The file appears whole, or not at all.
+        """
+        if not self.branch.run.tracing:
+            self._wait(PROGRAMS.start(_checkpoint(self.branch.run, path)))
+
         self.sync()
         if not (calls := self.branch.pending_calls()):
             return []
@@ -425,8 +438,19 @@ def _checked(value: Any, kind: Any, name: str) -> Any:
     if not isinstance(value, kind):
         raise BadRequest(
             expected=kind.__name__,
+    async def checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """See State.checkpoint."""
+        if not self.branch.run.tracing:
+            await self._wait(PROGRAMS.start(_checkpoint(self.branch.run, path)))
+
             got=value,
             at=f"s[{name!r}]",
             hint=f"gen({name!r}, dtype={kind.__name__}) makes one.",
         )
     return value
+async def _checkpoint(run: "Run", path: str | os.PathLike[str]) -> None:
+    from ramet.lang.checkpoint import checkpoint  # late: programs that save nothing pay nothing for it
+
+    await checkpoint(run, path)
+
+
