@@ -9,6 +9,7 @@ from ramet.runtime.client import EngineClient
 from ramet.runtime.errors import RametError, Unavailable
 from ramet.runtime.literals import TextCodec
 from ramet.runtime.serve.account import turn_opener
+from ramet.runtime.serve.background import BackgroundResponses
 from ramet.runtime.serve.config import ServeConfig
 from ramet.runtime.serve.context import ServeContext
 from ramet.runtime.serve.kept import KeptBranches
@@ -37,6 +38,7 @@ class ServerState:
         self.config = config
         self.metrics = metrics
         self.responses = ResponseStore(max_responses=config.max_stored_responses, max_bytes=config.max_stored_bytes)
+        self.background = BackgroundResponses()
         self.records = Records()
         self.programs = OpenPrograms(max_programs=config.max_programs, idle_s=config.program_idle_s)
         self.started = int(time.time())

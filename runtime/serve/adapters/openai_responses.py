@@ -138,6 +138,7 @@ def response_object(
         "object": "response",
         "created_at": request.created,
         "status": status,
+        "background": bool(body.background),
         "error": None,
         "incomplete_details": None,
         "instructions": body.instructions,

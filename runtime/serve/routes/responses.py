@@ -1,6 +1,7 @@
 """/v1/responses: create, continue, get, list inputs, delete, cancel."""
 
-import msgspec
+from typing import Any
+
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,35 +21,54 @@ EXAMPLE = {"model": "default", "input": "Say hello.", "max_output_tokens": 32}
 
 @router.post("/v1/responses", openapi_extra=body_schema(ResponsesBody, EXAMPLE))
 async def create_response(http: Request) -> Response:
-    """One response; stored for `previous_response_id` unless `store` is false."""
+    """One response; stored for `previous_response_id` unless `store` is false. With `background` the answer comes at
+    once, and the response is fetched later."""
     context = context_of(http)
     body = await body_of(http, ResponsesBody)
-    if body.background:
-        raise NotBuilt("background responses", hint="Leave `background` out and stream the answer.")
+    _check_background(body)
     asker, store = asker_of(http), state_of(http).responses
     history = store.get(asker.key, body.previous_response_id).items if body.previous_response_id else []
     chat = openai_responses.to_chat_body(body, history)
     request = openai_chat.to_request(chat, context, asker)
     items = [*history, *openai_responses.input_items(body)]
 
-    def keep(response: dict[str, object]) -> None:
+    def keep(response: dict[str, Any]) -> None:
         if body.store is not False:
-            output = response["output"]
-            assert isinstance(output, list)
-            store.put(asker.key, StoredResponse(response=response, items=[*items, *output]))
+            store.put(asker.key, StoredResponse(response=response, items=[*items, *response["output"]]))
 
-    async def collect(events: openai_responses.Events) -> dict[str, object]:
+    async def collect(events: openai_responses.Events) -> dict[str, Any]:
         response = await openai_responses.collect(events, request, context, body)
         keep(response)
         return response
 
+    events = logged(numbered(context, [request.turn]), http, request.turn)
+    if body.background:
+        begun = openai_responses.response_object(request, context, body, status="queued", output=[])
+        state_of(http).background.start(
+            asker.key, begun, lambda: openai_responses.collect(events, request, context, body), keep
+        )
+        return json_response(begun)
     return await answer(
         http,
-        logged(numbered(context, [request.turn]), http, request.turn),
+        events,
         stream=bool(body.stream),
         collect=collect,
-        blocks=lambda events: openai_responses.stream(events, request, context, body, keep=keep),
+        blocks=lambda items: openai_responses.stream(items, request, context, body, keep=keep),
     )
+
+
+def _check_background(body: ResponsesBody) -> None:
+    if not body.background:
+        return
+    if body.stream:
+        raise NotBuilt("the stream of a background response", hint="Leave out `background`, or `stream` and poll.")
+    if body.store is False:
+        raise BadRequest(
+            expected="`store` left out or true with `background`",
+            got=body.store,
+            at="$.store",
+            hint="A background response is fetched from the store.",
+        )
 
 
 @router.get("/v1/responses/{response_id}")
@@ -67,18 +87,24 @@ async def list_input_items(http: Request, response_id: str) -> Response:
 
 @router.delete("/v1/responses/{response_id}")
 async def delete_response(http: Request, response_id: str) -> Response:
-    """Forget a stored response."""
-    state_of(http).responses.delete(asker_of(http).key, response_id)
+    """Forget a stored response; one that still runs is cancelled."""
+    state, key = state_of(http), asker_of(http).key
+    await state.background.cancel(key, response_id)
+    state.responses.delete(key, response_id)
     return json_response({"id": response_id, "object": "response", "deleted": True})
 
 
 @router.post("/v1/responses/{response_id}/cancel")
 async def cancel_response(http: Request, response_id: str) -> Response:
-    """Only background responses can be cancelled so; others end when their connection closes."""
-    stored = state_of(http).responses.get(asker_of(http).key, response_id)
-    raise BadRequest(
-        expected="a background response",
-        got=msgspec.json.encode(stored.response.get("status")).decode(),
-        at="$.response_id",
-        hint="Close the connection of a streamed response to stop it.",
-    )
+    """Stop a background response; one that has ended stays as it is. Others end when their connection closes."""
+    state, key = state_of(http), asker_of(http).key
+    stored = state.responses.get(key, response_id)
+    if not stored.response["background"]:
+        raise BadRequest(
+            expected="a background response",
+            got=stored.response["status"],
+            at="$.response_id",
+            hint="Close the connection of a streamed response to stop it.",
+        )
+    await state.background.cancel(key, response_id)
+    return json_response(state.responses.get(key, response_id).response)
