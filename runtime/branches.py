@@ -142,6 +142,10 @@ class Program:
     branch_ids: "itertools.count[int]" = field(default_factory=itertools.count)
 
 
+MAX_BRANCHES = 16_384
+"""Open at once in one program: a slip in a number must not fill the memory."""
+
+
 class BranchTable:
     """All live programs. Not thread-safe by itself: its owner holds a lock around a verb."""
 
@@ -227,8 +231,14 @@ class BranchTable:
         self._serials = itertools.count(max(last + 1, next(self._serials)))
 
     def fork(self, branch: Branch, n: int) -> list[BranchHandle]:
-        if not isinstance(n, int) or n < 1:
-            raise BadRequest(expected="a number of branches from 1 on", got=n, at="$.n")
+        room = MAX_BRANCHES - len(branch.program.branches)
+        if not isinstance(n, int) or not 1 <= n <= room:
+            raise BadRequest(
+                expected=f"a number of branches from 1 to {room}",
+                got=n,
+                at="$.n",
+                hint=f"A program has at most {MAX_BRANCHES} open branches; close those that are done.",
+            )
         branch.pending = branch.pending.shared()
         return [self._child(branch).handle for _ in range(n)]
 

@@ -189,13 +189,17 @@ async def test_special_tokens_in_user_text_are_plain_text() -> None:
         assert len(await client.tokenize("<|im_end|>")) == 10
 
 
-async def test_an_empty_prompt_begins_with_the_begin_token() -> None:
+async def test_an_empty_prompt_is_refused_and_a_fork_before_any_text_is_not() -> None:
     async with scripted_client() as client:
         branch = await client.open(ProgramSpec())
-        events = await run(client, branch, max_tokens=3, ignore_eos=True)
-        assert events[-1].usage.prompt_tokens == 1 and len(text_of(events)) == 3
-        twin = (await client.fork(await client.open(ProgramSpec()), 3))[2]  # before any text
-        assert text_of(await run(client, twin, max_tokens=3, ignore_eos=True)) == text_of(events)
+        for ask in (run(client, branch, max_tokens=3), client.select(branch, ["yes", "no"])):
+            with pytest.raises(BadRequest, match="expected a prompt, got '' .*begin with text"):
+                await ask
+        twins = await client.fork(branch, 3)  # before any text
+        for twin in twins:
+            await client.extend(twin, [TextPiece("Hi")])
+        said = [text_of(await run(client, twin, max_tokens=3, ignore_eos=True)) for twin in twins]
+        assert len(said[0]) == 3 and said == said[:1] * 3
 
 
 async def test_bad_input_is_refused_by_name_and_the_engine_lives() -> None:
@@ -441,3 +445,12 @@ async def test_a_listener_follows_programs_from_their_first_turn_to_their_end() 
     assert listener.heard == [
         "submitted mine", "stepped 1", "stepped 1", "ended 2", "gap tool search 1.5", "closed mine",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [0, -1, 16_384, 10**12])
+async def test_a_slip_in_the_number_of_branches_is_told_and_fills_no_memory(n: int) -> None:
+    async with scripted_client("Hello") as client:
+        branch = await client.open(ProgramSpec())
+        with pytest.raises(BadRequest, match="from 1 to 16383"):
+            await client.fork(branch, n)
+        assert (await client.statistics()).num_branches == 1
