@@ -9,7 +9,8 @@ import math
 from typing import Any
 
 from ramet.constrained.spec import Choice, JsonObject, JsonSchema, Lark, Regex, Spec
-from ramet.runtime.errors import BadRequest, NotBuilt
+from ramet.runtime.errors import BadRequest
+from ramet.runtime.serve.adapters.structural_tag import structural_tag
 from ramet.runtime.serve.config import ServeConfig
 from ramet.runtime.serve.protocols.openai_chat import GrammarFields, SamplingFields
 from ramet.runtime.types import Sampling
@@ -121,8 +122,8 @@ def _response_format(value: dict[str, Any] | None) -> Spec | None:
         case "grammar" | "lark" | "ebnf":
             return Lark(grammar=_text(value.get("grammar"), "response_format.grammar"))
         case "structural_tag":
-            raise NotBuilt("response_format structural_tag", hint="Use tools with tool_choice, or a grammar.")
-    wanted = "text, json_object, json_schema, regex or grammar"
+            return structural_tag(value, "$.response_format")
+    wanted = "text, json_object, json_schema, regex, grammar or structural_tag"
     raise BadRequest(expected=wanted, got=kind, at="$.response_format.type")
 
 
@@ -137,7 +138,7 @@ def _openai_schema(value: dict[str, Any]) -> Spec:
 
 
 def _structured_outputs(value: dict[str, Any] | None) -> Spec | None:
-    """vLLM's field: {json | regex | choice | grammar | json_object}."""
+    """vLLM's field: {json | regex | choice | grammar | json_object | structural_tag}."""
     present = {key: inner for key, inner in (value or {}).items() if inner not in (None, False)}
     for key, inner in present.items():
         at = f"structured_outputs.{key}"
@@ -153,7 +154,7 @@ def _structured_outputs(value: dict[str, Any] | None) -> Spec | None:
             case "grammar":
                 return Lark(grammar=_text(inner, at))
             case "structural_tag":
-                raise NotBuilt("structured_outputs.structural_tag", hint="Use tools with tool_choice, or a grammar.")
+                return structural_tag(inner, f"$.{at}")
     return None
 
 
