@@ -35,6 +35,7 @@ from ramet.runtime.scheduler.program_scheduling import program_scheduling
 from ramet.runtime.scheduler.scheduler import Scheduler
 from ramet.runtime.types import ModelCard
 from ramet.runtime.weights.discover import find_model
+from ramet.runtime.weights.fingerprint import fingerprint
 from ramet.runtime.weights.load import LoadedModel, Progress, SizedModel, load_source
 from ramet.runtime.weights.memory import free_memory_bytes, plan_memory
 from ramet.runtime.weights.source import WeightSource, open_source
@@ -290,4 +291,5 @@ def _card(options: Options, loaded: LoadedModel, num_pages: int) -> ModelCard:
         num_pages=num_pages,
         page_size=options.page_size,
         parameters=loaded.num_parameters,
+        fingerprint=fingerprint(loaded.path),
     )
