@@ -109,10 +109,16 @@ def select(
     """
     _check_name(name)
     if isinstance(choices, str) or choices is None:
-        raise BadRequest(expected="a list of texts", got=choices, at="$.choices")
+        hint = 'Write ["yes", "no"].' if choices is None else f"Write [{choices!r}, ...]."
+        raise BadRequest(expected="a list of texts", got=choices, at="$.choices", hint=hint)
     texts = tuple(choices)
     if not texts or any(not isinstance(text, str) or not text for text in texts):
-        raise BadRequest(expected="one or more texts, none empty", got=list(texts), at="$.choices")
+        raise BadRequest(
+            expected="one or more texts, none empty",
+            got=list(texts),
+            at="$.choices",
+            hint="Make texts of them: [str(x) for x in choices]." if not all(isinstance(t, str) for t in texts) else "",
+        )
     if len(set(texts)) != len(texts):
         twice = next(text for text in texts if texts.count(text) > 1)
         raise BadRequest(expected="different choices", got=f"{twice!r} more than once", at="$.choices")
@@ -129,7 +135,9 @@ def _check_name(name: object) -> None:
 
 def role(name: str, body: ir.Spoken = "") -> ir.Role:
     """A chat message of any role."""
-    return ir.Role(name, body)
+    if not isinstance(name, str) or not name:
+        raise BadRequest(expected="a role's name as text", got=name, at="role(name, ...)", hint='role("user", "Hi").')
+    return ir.Role(name, _body(body))
 
 
 def system(body: ir.Spoken = "") -> ir.Role:

@@ -48,10 +48,14 @@ def run_batch(
 
 
 def _prepare(program: "Program[..., Any]", index: int, item: Any, options: Mapping[str, Any]) -> "Prepared":
-    if isinstance(item, Mapping):
-        return program.prepare((), {**options, **item})
-    if isinstance(item, list | tuple):
-        return program.prepare(tuple(item), options)
+    try:
+        if isinstance(item, Mapping):
+            return program.prepare((), {**options, **item})
+        if isinstance(item, list | tuple):
+            return program.prepare(tuple(item), options)
+    except BadRequest as error:
+        error.add_note(f"  in batch[{index}]")
+        raise
     raise BadRequest(
         expected="a mapping or a tuple of arguments", got=item, at=f"batch[{index}]", hint="Use {'name': value}."
     )

@@ -5,7 +5,7 @@ Everything here returns at once, from any thread; what must be waited for comes 
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
@@ -18,6 +18,7 @@ from ramet.lang.interpreter import Lane
 from ramet.lang.loop import PROGRAMS, wait_async
 from ramet.lang.options import to_spec
 from ramet.lang.site import Site, caller
+from ramet.lang.suggest import did_you_mean
 from ramet.lang.tools import EarlyCalls, Tool, ToolResult, by_name, run_calls
 from ramet.lang.transcript import Chunk, Entry, Transcript, TurnBegin, TurnEnd, messages, slots, written
 from ramet.lang.values import Slot, add_usage, filled
@@ -132,13 +133,13 @@ class Branch:
                     expected="text, an expression such as gen(...), a list of them, or a function of the state",
                     got=spoken,
                     at="s += ...",
-                    hint="Did a function forget to return its expression?"
-                    if spoken is None
-                    else "str(...) makes text of it.",
+                    hint=_how_to_say(spoken),
                 )
 
     def _literal(self, text: str) -> None:
+        _check_unicode(text)
         if text:
+            self.run.check_filled(text)
             self.transcript.append(text)
             self.lane.post(partial(self.lane.write, text))
 
@@ -230,8 +231,15 @@ class Branch:
             expected=f"one of {known}" if known else "a variable (there is none yet)",
             got=name,
             at=f"s[{name!r}]",
-            hint=f'Say it first: s += gen("{name}").',
+            hint=self._where_it_may_be(name, known),
         )
+
+    def _where_it_may_be(self, name: str, known: list[str]) -> str:
+        """In a branch below, under a name spelled nearly so, or not said yet."""
+        below = [child for fork in self.forks for child in fork.children if child.transcript.find(name) is not None]
+        if below:
+            return "A branch below has it: ask that branch (forks[0][...]), or join first (await it in async code)."
+        return did_you_mean(name, known) or f'Say it first: s += gen("{name}").'
 
     def slot_later(self, name: str, *, outside: bool) -> "Future[Slot]":
         """The same; for one who looks from outside at a program that still runs, it may be said yet."""
@@ -250,6 +258,13 @@ class Branch:
         return self.lane.submit(self.lane.text, "text()", caller())
 
     def token_ids(self) -> "Future[list[int]]":
+        if self.lane.closed:
+            raise BadRequest(
+                expected="a branch that is open",
+                got="one that was joined or ended",
+                at="s.tokens()",
+                hint="Take them inside the program: s['ids'] = s.tokens().",
+            )
         return self.lane.submit(self.lane.token_ids, "tokens()", caller())
 
     def sync(self, *, outside: bool = False) -> "Future[None]":
@@ -322,7 +337,8 @@ class Branch:
         """Branches that continue from here. O(1): the log is shared, the engine copies ids at most."""
         self._check_open()
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise BadRequest(expected="1 or more branches", got=size, at="s.fork(n)")
+            hint = "Where there is nothing to fork, leave the fork out." if size == 0 else "n is a whole number."
+            raise BadRequest(expected="1 or more branches", got=size, at="s.fork(n)", hint=hint)
         site, frozen = caller(), self.transcript.freeze()
         children = [Branch(self.run, self.run.lane(), frozen, self) for _ in range(size)]
         self.forks.append(ForkRecord(children, len(self.turns), site))
@@ -342,6 +358,8 @@ class Branch:
 
     def rollback(self, mark: ProgramMark) -> None:
         self._check_open()
+        if not isinstance(mark, ProgramMark):
+            raise BadRequest(expected="what s.mark() gave", got=mark, at="s.rollback(mark)")
         if mark.branch is not self:
             raise BadRequest(expected="a mark of this branch", got="another branch's", at="s.rollback(mark)")
         self._record("rollback")
@@ -385,6 +403,34 @@ class Branch:
     def _record(self, name: str, **options: object) -> None:
         if self.run.tracing:
             self.nodes.append(ir.Verb(name, {key: value for key, value in options.items() if value is not None}))
+
+
+def _check_unicode(text: str) -> None:
+    """Half a character, as bytes that were no UTF-8 leave it, is no text that a model could read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest(
+            expected="text that is valid Unicode",
+            got=text,
+            at=f"s += ..., character {error.start}",
+            hint="Was it read with the wrong encoding, or errors='surrogateescape'?",
+        ) from None
+
+
+def _how_to_say(spoken: object) -> str:
+    """What to do with something that can't be said as it is."""
+    match spoken:
+        case None:
+            return "Did a function forget to return its expression?"
+        case Awaitable():
+            if isinstance(spoken, Coroutine):
+                spoken.close()  # or Python warns once more that nobody awaited it
+            return "Await it: s += await ...."
+        case {"role": str(role), "content": _}:
+            return f"A message is said as s += {role}(text), or role({role!r}, text)."
+        case _:
+            return "str(...) makes text of it."
 
 
 async def _fill_scope(slot: Slot, entries: list[Entry]) -> None:

@@ -55,6 +55,9 @@ def of_type(dtype: Any) -> tuple[Spec, Decoder]:
         return of_grammar(dtype), str
     if isinstance(dtype, str):
         raise BadRequest(expected=f"a type or one of {sorted(_NAMES)}", got=dtype, at="$.dtype")
+    if isinstance(dtype, list | tuple | set | dict):
+        hint = "For one of several texts: choices=[...] or dtype=Literal[...]. For a schema: json_schema=."
+        raise BadRequest(expected="a type", got=dtype, at="$.dtype", hint=hint)
     return JsonSchema(schema=_schema_text(dtype), whitespace="compact" if dtype is str else "bounded"), _json_decoder(
         dtype
     )

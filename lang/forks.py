@@ -20,6 +20,12 @@ S = TypeVar("S", bound="Face")
 JoinMode = Literal["gather_variable", "concate_and_append"]
 
 
+class NoSuchBranch(BadRequest, IndexError):
+    """`forks[i]` beyond the last, or by a name."""
+
+    __str__ = Exception.__str__
+
+
 class ForksBase(Generic[S]):
     """Branches that were forked together."""
 
@@ -37,7 +43,14 @@ class ForksBase(Generic[S]):
     @overload
     def __getitem__(self, index: slice) -> list[S]: ...
     def __getitem__(self, index: int | slice) -> S | list[S]:
-        return self.states[index]
+        try:
+            return self.states[index]
+        except (IndexError, TypeError):
+            hint = f"Of all: [s[{index!r}] for s in forks]." if isinstance(index, str) else ""
+            last = len(self.states) - 1
+            raise NoSuchBranch(
+                expected=f"a branch from 0 to {last}", got=index, at=f"forks[{index!r}]", hint=hint
+            ) from None
 
     def __setitem__(self, index: int, value: S) -> None:
         """What Python does after `forks[i] += ...`."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
 
+from ramet.runtime.errors import BadRequest
 from ramet.runtime.types import SelectMethod
 
 if TYPE_CHECKING:
@@ -23,6 +24,15 @@ class Node:
 
     def __radd__(self, other: "str | Node") -> "Concat":
         return Concat((*_parts(other), *_parts(self)))
+
+    def __format__(self, how: str) -> str:
+        """In an f-string it would become its own source text, and the model would never be asked."""
+        raise BadRequest(
+            expected="text and expressions joined by +",
+            got=self,
+            at='f"...{...}"',
+            hint=f'An f-string is made at once, before the model answers. Write "..." + {self!r} + "...".',
+        )
 
 
 @dataclass(frozen=True)

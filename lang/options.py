@@ -11,6 +11,7 @@ from typing import Any, TypedDict, get_type_hints
 import msgspec
 
 from ramet.lang.dtype import Decoder, constraint_of
+from ramet.lang.suggest import did_you_mean
 from ramet.runtime.errors import BadRequest, NotBuilt
 from ramet.runtime.types import GenerateSpec, Sampling, SelectMethod
 
@@ -79,9 +80,8 @@ def check_options(options: Mapping[str, Any], allowed: frozenset[str], where: st
     """The options that were given (None means not given), or what is wrong with them."""
     for name in options:
         if name not in allowed:
-            raise BadRequest(
-                expected=f"an option of {where}", got=name, at=f"$.{name}", hint=f"Known: {', '.join(sorted(allowed))}."
-            )
+            hint = did_you_mean(name, allowed) or f"Known: {', '.join(sorted(allowed))}."
+            raise BadRequest(expected=f"an option of {where}", got=name, at=f"$.{name}", hint=hint)
     given = {name: value for name, value in options.items() if value is not None}
     if "stop_regex" in given:
         raise NotBuilt("stop_regex", hint="Use regex=... for the whole output, or stop=... with plain strings.")
@@ -164,9 +164,10 @@ def _logprobs(options: Mapping[str, Any]) -> dict[str, Any]:
 def _strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     if stop is None:
         return ()
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    stops = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, Iterable) else (stop,)
     if any(not isinstance(text, str) or not text for text in stops):
-        raise BadRequest(expected="non-empty strings", got=stops, at="$.stop")
+        hint = "Token ids go into stop_token_ids." if any(isinstance(item, int) for item in stops) else ""
+        raise BadRequest(expected="a text, or a list of texts, none empty", got=stop, at="$.stop", hint=hint)
     return stops
 
 

@@ -25,14 +25,15 @@ from ramet.lang.loop import refuse_to_block, wait_async
 from ramet.lang.options import SAMPLING_NAMES, check_options
 from ramet.lang.run import CURRENT, Run, RunSettings, TracingRun
 from ramet.lang.state import AsyncState, Face, State
+from ramet.lang.suggest import did_you_mean
 from ramet.lang.trace import Trace
 from ramet.runtime.errors import BadRequest, Cancelled, RametError
 from ramet.runtime.types import ProgramSpec
 
-P = ParamSpec("P")
 if TYPE_CHECKING:
     from ramet.lang.restore import Restored
 
+P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("ramet.lang")
 _ALIASES = {"max_new_tokens": "max_tokens"}
@@ -186,13 +187,12 @@ class Program(Generic[P, R]):
         resume: a JSONL file; what is done is written to it, and not done again by the next call. generator_style: an
         iterator that gives each state as soon as those before it are there.
         """
+        if isinstance(batch, Mapping | str):
+            raise BadRequest(
+                expected="a list of items", got=batch, at="run_batch(items)", hint="[{'name': value}, ...]."
+            )
         return run_batch(self, list(batch), num_threads, progress_bar, generator_style, resume, options)
 
-    # Other forms
-
-    def bind(self, **arguments: Any) -> "Program[..., R]":
-        """The same program with some arguments given."""
-        self._check_names(arguments)
     def restore(
         self,
         path: str | os.PathLike[str],
@@ -223,6 +223,11 @@ class Program(Generic[P, R]):
         )
         return Restored(RestoredRun(settings, saved, tools, types or {}))
 
+    # Other forms
+
+    def bind(self, **arguments: Any) -> "Program[..., R]":
+        """The same program with some arguments given."""
+        self._check_names(arguments)
         return Program(self.function, num_api_spec_tokens=self.num_api_spec_tokens, bound={**self.bound, **arguments})
 
     def trace(self, **arguments: Any) -> Trace:
@@ -276,11 +281,12 @@ class Program(Generic[P, R]):
             return
         for name in arguments:
             if name not in self.parameters:
+                near = did_you_mean(name, [*self.parameters, *RUN_OPTIONS])
                 raise BadRequest(
                     expected=f"an argument of {self.name} ({', '.join(self.parameters) or 'none'})",
                     got=name,
                     at=f"{self.name}.run({name}=...)",
-                    hint=f"Or an option: {', '.join(sorted(RUN_OPTIONS))}.",
+                    hint=near or f"Or an option: {', '.join(sorted(RUN_OPTIONS))}.",
                 )
 
     def _check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -307,6 +313,7 @@ class Program(Generic[P, R]):
             name=self.name,
             program=self._program_spec(options, parent),
             defaults=check_options(sampling, SAMPLING_NAMES, "run"),
+            parameters=frozenset(self.parameters),
             streaming=bool(options.get("stream")),
             timeout_s=options.get("timeout"),
         )

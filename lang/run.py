@@ -19,7 +19,7 @@ from ramet.lang.branch import Branch
 from ramet.lang.interpreter import Lane
 from ramet.lang.ir import Placeholder
 from ramet.lang.loop import PROGRAMS, wait_async
-from ramet.lang.site import NOWHERE
+from ramet.lang.site import NOWHERE, caller
 from ramet.lang.values import Slot
 from ramet.runtime.client import EngineClient
 from ramet.runtime.errors import Cancelled, RametError, TimedOut
@@ -50,6 +50,8 @@ class RunSettings:
     program: ProgramSpec
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Sampling options of every gen that does not say otherwise."""
+    parameters: frozenset[str] = frozenset()
+    """Names of the program's arguments."""
     streaming: bool = False
     timeout_s: float | None = None
 
@@ -69,6 +71,8 @@ class Run:
         self.children: set[Run] = set()
         """Programs that this one started and that still run."""
         self.error: BaseException | None = None
+        self.unfilled: set[str] = set()
+        """Names of arguments that were said in braces; each is warned of once."""
         self.seen: set[int] = set()
         """Branches (by id) whose error was raised or asked for."""
         self.body: Future[None] = Future()
@@ -112,6 +116,18 @@ class Run:
             self._awaited.append((branch, name, future))
         self.said()
         return future
+
+    def check_filled(self, text: str) -> None:
+        """`"{topic}"` where the program has an argument `topic` is mostly a forgotten f; it may be meant, so it is only
+        warned of."""
+        if "{" in text:
+            for name in self.settings.parameters - self.unfilled:
+                if f"{{{name}}}" in text:
+                    self.unfilled.add(name)
+                    log.warning(
+                        'program %s says "{%s}" as it stands, and %s is its argument: is an f missing before the '
+                        "quotes? (at %s)", self.name, name, name, caller(),
+                    )  # fmt: skip
 
     def said(self) -> None:
         """A branch has a new name: tell those who wait for it."""

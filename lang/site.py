@@ -40,6 +40,8 @@ def caller() -> Site:
 
 def note(error: BaseException, what: str, site: Site) -> None:
     """Say once, on the error itself, which line of the program it comes from."""
+    if site is NOWHERE:  # our own machinery: there is no line to show
+        return
     text = f"  from {what} at {site}"
     if text not in getattr(error, "__notes__", ()):
         error.add_note(text)

@@ -51,6 +51,12 @@ class Face:
         self.branch.say(spoken, self)
         return self
 
+    def __add__(self, spoken: ir.Spoken) -> Self:
+        raise BadRequest(expected="s += ...", got="s + ...", at="s + ...", hint="A state is said to, never added.")
+
+    def __radd__(self, before: object) -> Self:
+        raise BadRequest(expected="text", got="a state", at="... + s", hint="Its text is s.text(), a variable s[name].")
+
     @overload
     def role(self, name: str, body: None = None) -> "RoleScope": ...
     @overload
@@ -315,12 +321,6 @@ class State(Face):
         if not self.branch.joined and not self.branch.run.tracing:
             wait(self.branch.run.close_branch(self.branch))
 
-    def call_tools(self, *tools: Any) -> list[ToolResult]:
-        """Run the tool calls of the last assistant's message side by side and append their results. [] where there are
-        none.
-
-        tools: functions to offer besides those of gen(tools=...) and use_tools. Errors of tools are text for the model.
-        """
     def checkpoint(self, path: str | os.PathLike[str]) -> None:
         """Write the whole program to a file, once what was said so far is done: `program.restore(path)` goes on there.
 
@@ -330,6 +330,12 @@ class State(Face):
         if not self.branch.run.tracing:
             self._wait(PROGRAMS.start(_checkpoint(self.branch.run, path)))
 
+    def call_tools(self, *tools: Any) -> list[ToolResult]:
+        """Run the tool calls of the last assistant's message side by side and append their results. [] where there are
+        none.
+
+        tools: functions to offer besides those of gen(tools=...) and use_tools. Errors of tools are text for the model.
+        """
         self.sync()
         if not (calls := self.branch.pending_calls()):
             return []
@@ -342,6 +348,12 @@ class State(Face):
             return wait(future)
 
 
+class NotAwaited(BadRequest, TypeError, AttributeError):
+    """A value of an async program was used before it was awaited."""
+
+    __str__ = Exception.__str__
+
+
 class Awaiting(Generic[T]):
     """A value to be awaited; says so where it is used without."""
 
@@ -351,10 +363,24 @@ class Awaiting(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         return self._make().__await__()
 
-    def __str__(self) -> str:
-        raise BadRequest(
-            expected=f"await {self._name}", got=self._name, at=self._name, hint="In async programs values are awaited."
+    def _refuse(self, *_: object) -> Any:
+        raise NotAwaited(
+            expected=f"await {self._name}",
+            got=self._name,
+            at=self._name,
+            hint=f"In async programs values are awaited: (await {self._name}).",
         )
+
+    __str__ = _refuse
+    if not TYPE_CHECKING:  # type checkers are to find it before it runs
+        __bool__ = __len__ = __iter__ = __int__ = __float__ = __getitem__ = __contains__ = __call__ = _refuse
+        __add__ = __radd__ = __eq__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
+        __hash__ = object.__hash__
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):  # protocols that Python looks for by itself
+                raise AttributeError(name)
+            return self._refuse()
 
 
 class AsyncState(Face):
@@ -414,6 +440,11 @@ class AsyncState(Face):
         if not self.branch.joined and not self.branch.run.tracing:
             await wait_async(self.branch.run.close_branch(self.branch))
 
+    async def checkpoint(self, path: str | os.PathLike[str]) -> None:
+        """See State.checkpoint."""
+        if not self.branch.run.tracing:
+            await self._wait(PROGRAMS.start(_checkpoint(self.branch.run, path)))
+
     async def call_tools(self, *tools: Any) -> list[ToolResult]:
         await self.sync()
         if not (calls := self.branch.pending_calls()):
@@ -427,6 +458,12 @@ class AsyncState(Face):
             return await wait_async(future)
 
 
+async def _checkpoint(run: "Run", path: str | os.PathLike[str]) -> None:
+    from ramet.lang.checkpoint import checkpoint  # late: programs that save nothing pay nothing for it
+
+    await checkpoint(run, path)
+
+
 def _no_offsets(offset: object) -> None:
     if offset is not None:
         raise NotBuilt(
@@ -438,19 +475,8 @@ def _checked(value: Any, kind: Any, name: str) -> Any:
     if not isinstance(value, kind):
         raise BadRequest(
             expected=kind.__name__,
-    async def checkpoint(self, path: str | os.PathLike[str]) -> None:
-        """See State.checkpoint."""
-        if not self.branch.run.tracing:
-            await self._wait(PROGRAMS.start(_checkpoint(self.branch.run, path)))
-
             got=value,
             at=f"s[{name!r}]",
             hint=f"gen({name!r}, dtype={kind.__name__}) makes one.",
         )
     return value
-async def _checkpoint(run: "Run", path: str | os.PathLike[str]) -> None:
-    from ramet.lang.checkpoint import checkpoint  # late: programs that save nothing pay nothing for it
-
-    await checkpoint(run, path)
-
-

@@ -113,7 +113,8 @@ class HttpClient:
         try:
             reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._ssl, limit=_LINE_LIMIT)
         except OSError as error:
-            raise Unavailable(f"nobody answers at {self.base_url}: {error}") from None
+            hint = "Is the server running? `ramet serve` starts one."
+            raise Unavailable(f"nobody answers at {self.base_url}: {error}. {hint}") from None
         return _Connection(reader, writer, False)
 
     def _give_back(self, connection: _Connection, headers: Mapping[str, str]) -> None:
