@@ -53,7 +53,7 @@ from ramet.runtime.types import (
     TokensPiece,
     Usage,
 )
-from ramet.runtime.validation import check_choices, check_spec, check_tokens
+from ramet.runtime.validation import check_choices, check_spec, check_tokens, nothing_said
 
 T = TypeVar("T")
 
@@ -310,7 +310,7 @@ class LocalClient:
             at_text_start = not len(branch.tokens) and not branch.pending
             branch.settle(self._codec)
             if not len(branch.tokens):
-                branch.tokens.append(self._begin_token())
+                raise nothing_said()
             request = self._request(branch, branch.tokens, spec, self._decoder(spec, at_text_start))
             turn = SavedTurn(spec=spec, num_prompt=len(branch.tokens), at_text_start=at_text_start)
         return request.request_id, self._run_turn(branch, request, turn)
@@ -321,9 +321,10 @@ class LocalClient:
         return self._submit(request, functools.partial(self._end_turn, branch))
 
     def _begin_token(self) -> int:
+        """What stands before a choice where the whole prompt is part of its first token."""
         if self._codec.bos_id is None:
-            hint = "This model has no token that begins an empty text."
-            raise BadRequest(expected="a prompt", got="", at="$.prompt", hint=hint)
+            hint = "This model has no token that begins a text: write more before the choice."
+            raise BadRequest(expected="a prompt that a choice does not swallow", got="", at="$.prompt", hint=hint)
         return self._codec.bos_id
 
     def _decoder(self, spec: GenerateSpec, at_text_start: bool) -> StreamDecoder:

@@ -14,6 +14,7 @@ from ramet.runtime.scheduler.choices import Scores
 from ramet.runtime.scheduler.token_row import TokenRow
 from ramet.runtime.selection import ChoiceLogprobs, pick, probabilities, scores
 from ramet.runtime.types import Selection, SelectMethod, TokenLogprob
+from ramet.runtime.validation import nothing_said
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Question:
 
 def ask(branch: Branch, choices: Sequence[str], codec: TextCodec, begin_token: Callable[[], int]) -> Question:
     """Tokenise the choices where they stand."""
+    if not len(branch.tokens) and not branch.pending:
+        raise nothing_said()
     waiting = branch.waiting(codec).shared()
     guarded = [guard(choice, codec.special_names) for choice in choices]
     joined = [waiting.with_text(each).ids(codec) for each in guarded]

@@ -15,6 +15,16 @@ _SELECT_METHODS = (
 )  # fmt: skip
 
 
+def nothing_said() -> BadRequest:
+    """There is no text to go on from; a fork before any text is fine, its branches say something first."""
+    return BadRequest(
+        expected="a prompt",
+        got="",
+        at="$.prompt",
+        hint="Nothing was said before the model is asked: begin with text or a message.",
+    )
+
+
 def check_spec(spec: GenerateSpec, vocabulary_size: int) -> None:
     """Raise BadRequest for the first field that is out of its range."""
     _count("$.max_tokens", spec.max_tokens, optional=True)

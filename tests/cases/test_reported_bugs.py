@@ -542,12 +542,17 @@ async def test_a_template_that_writes_the_begin_token_has_one() -> None:
     assert tokens.count(256) <= 1 and ids.count(256) <= 1
 
 
-async def test_an_empty_prompt_is_answered_or_refused_by_name() -> None:
+async def test_an_empty_prompt_is_refused_by_name_and_a_missing_one_begins_a_document() -> None:
     async with served("ok") as http:
-        for body in ({"prompt": ""}, {"prompt": []}, {"prompt": [[]]}):
-            answer = await http.post("/v1/completions", json={**body, "max_tokens": 2})
-            assert answer.status_code == 200 or "prompt" in answer.json()["error"]["param"]
+        for prompt in ("", [], [[]], ["a", ""]):
+            answer = await http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 2})
+            assert answer.status_code == 400
+            assert "prompt" in answer.json()["error"]["param"] and "empty prompt" in answer.json()["error"]["message"]
+        for body in ({"text": ""}, {"input_ids": []}):
+            assert (await http.post("/generate", json=body)).status_code == 400
         assert (await http.post(CHAT, json={"messages": []})).status_code == 400
+        begun = await post(http, "/v1/completions", {"max_tokens": 2})
+        assert begun["usage"]["prompt_tokens"] == 1
         await post(http, CHAT, ASK)
 
 
@@ -595,6 +600,7 @@ async def test_a_fork_before_any_text_and_a_picture_that_is_none() -> None:
         branches = await client.fork(await client.open(ProgramSpec()), 3)
         spec = GenerateSpec(max_tokens=2)
         for branch in branches:
+            await client.extend(branch, [TextPiece("Hi")])
             assert [event async for event in client.generate(branch, spec)][-1].reason in ("stop", "length")
     picture = {"type": "image_url", "image_url": {"url": "file:///no/such.png"}}
     async with served("ok") as http:

@@ -42,7 +42,7 @@ def to_request(body: CompletionBody, context: ServeContext, asker: Asker) -> Com
     num_top = _num_top(body, context)
     request_id = body.request_id or body.rid or new_id("cmpl-")
     tenant = tenant_of(asker, body.cache_salt, context.config)
-    given = _given(body)
+    given = _given(body, context)
     prompts = [_tokens(prompt, body, context, tenant, at) for prompt, at in given]
     turns = []
     for index, prompt in enumerate(prompts):
@@ -65,13 +65,17 @@ def _num_top(body: CompletionBody, context: ServeContext) -> int | None:
     return fields.integer(int(body.logprobs), "logprobs", 0, context.config.max_logprobs)
 
 
-def _given(body: CompletionBody) -> list[tuple[Any, str]]:
-    """Each prompt and its place: a string, strings, one list of ids, or lists of ids."""
+def _given(body: CompletionBody, context: ServeContext) -> list[tuple[Any, str]]:
+    """Each prompt and its place: a string, strings, one list of ids, or lists of ids. None is not an empty one: the
+    API's own default is the token that begins a document."""
     prompt: Any = body.prompt
+    if prompt is None:
+        begin = context.renderer.tokenizer.bos_id
+        prompt = [begin] if begin is not None else ""
     if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
         return [(prompt, "$.prompt")]
     if not prompt:
-        raise BadRequest(expected="a prompt", got=prompt, at="$.prompt")
+        raise _empty("$.prompt")
     return [(item, f"$.prompt[{index}]") for index, item in enumerate(prompt)]
 
 
@@ -81,6 +85,8 @@ def _tokens(prompt: Any, body: CompletionBody, context: ServeContext, tenant: st
         return _checked(prompt, context, at)
     if not isinstance(prompt, str):
         raise BadRequest(expected="text or token ids", got=prompt, at=at)
+    if not prompt:
+        raise _empty(at)
     tokenizer = context.renderer.tokenizer
     own, tokens = context.own_texts.longest(tenant, prompt) if context.config.splice else ("", ())
     if own:
@@ -103,9 +109,14 @@ def _remember(request: CompletionRequest, context: ServeContext, states: "list[_
             context.own_texts.remember(request.tenant, given + state.text, [*turn.prompt, *tokens])
 
 
+def _empty(at: str) -> BadRequest:
+    hint = "Leave the prompt out to begin a new document."
+    return BadRequest(expected="a prompt of one token or more", got="an empty prompt", at=at, hint=hint)
+
+
 def _checked(tokens: Sequence[int], context: ServeContext, at: str) -> list[int]:
     if not tokens:
-        raise BadRequest(expected="at least one token", got="an empty prompt", at=at)
+        raise _empty(at)
     for index, token in enumerate(tokens):
         if not isinstance(token, int) or not 0 <= token < context.card.vocabulary_size:
             limit = context.card.vocabulary_size

@@ -119,8 +119,8 @@ class ChatBody(GrammarFields, kw_only=True):
 
 class CompletionBody(GrammarFields, kw_only=True):
     model: str | None = None
-    prompt: str | list[Json]
-    """Text, texts, token ids, or lists of token ids."""
+    prompt: str | list[Json] | None = None
+    """Text, texts, token ids, or lists of token ids. None: the beginning of a new document, as this API has it."""
     suffix: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -71,8 +71,9 @@ def _turn(body: GenerateBody, context: ServeContext, http: Request) -> Turn:
     prompt = body.input_ids
     if prompt is None:
         prompt = tokenizer.encode(body.text or "", allow_special=True, add_bos=tokenizer.adds_bos)
-    if not prompt:
-        raise BadRequest(expected="at least one token", got="an empty prompt", at="$.text")
+    if not prompt or body.text == "":
+        at = "$.text" if body.text is not None else "$.input_ids"
+        raise BadRequest(expected="a prompt of one token or more", got="an empty prompt", at=at)
     asker = asker_of(http)
     messages = [{"role": "user", "content": str(prompt[:64])}]
     return Turn(
