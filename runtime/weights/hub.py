@@ -11,6 +11,8 @@ from pathlib import Path
 from ramet.runtime.errors import ModelNotFound
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+\.gguf)?")
+_FILE = re.compile(r"[^/]+/[^/]+\.(gguf|safetensors|bin|json)")
+"""A file in a folder; no repository is called so."""
 
 _NEEDED = ["config.json", "generation_config.json", "tokenizer*.json", "chat_template*", "additional_chat_templates/*",
            "*.safetensors", "*.safetensors.index.json"]  # fmt: skip
@@ -18,8 +20,8 @@ _NEEDED = ["config.json", "generation_config.json", "tokenizer*.json", "chat_tem
 
 
 def looks_like_hub_id(name: str) -> bool:
-    """Whether `name` could be `org/name` or `org/name/file.gguf`."""
-    return _HUB_ID.fullmatch(name) is not None
+    """Whether `name` could be `org/name` or `org/name/file.gguf`; `./name` and `folder/file.gguf` are paths."""
+    return _HUB_ID.fullmatch(name) is not None and not name.startswith(".") and not _FILE.fullmatch(name)
 
 
 def is_offline() -> bool:
@@ -38,7 +40,9 @@ def fetch(name: str) -> Path:
         return Path(huggingface_hub.snapshot_download(repository, allow_patterns=_NEEDED))
     except Exception as error:  # no such repository, no access, no network, no space: the hub's own words say which
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelNotFound(f"{name!r} is not on this machine, and fetching it failed: {reason}") from error
+        raise ModelNotFound(
+            f"{name!r} is neither a path nor a model on this machine, and fetching it failed: {reason}"
+        ) from error
 
 
 def _split(name: str) -> tuple[str, str | None]:
