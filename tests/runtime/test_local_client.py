@@ -193,7 +193,7 @@ async def test_an_empty_prompt_is_refused_and_a_fork_before_any_text_is_not() ->
     async with scripted_client() as client:
         branch = await client.open(ProgramSpec())
         for ask in (run(client, branch, max_tokens=3), client.select(branch, ["yes", "no"])):
-            with pytest.raises(BadRequest, match="expected a prompt, got '' .*begin with text"):
+            with pytest.raises(BadRequest, match=r"expected a prompt, got '' .*begin with text"):
                 await ask
         twins = await client.fork(branch, 3)  # before any text
         for twin in twins:
