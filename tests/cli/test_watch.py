@@ -1,48 +1,28 @@
 """`ramet top` and `ramet explain` against a served model, over a real socket."""
 
-import importlib.util
 import json
-import threading
-import time
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from ramet.cli import explain, top
 from ramet.cli.main import run
-from ramet.constrained.compile import compile
-from ramet.constrained.vocabulary import Vocabulary
-from ramet.testing import ByteTokenizer, scripted_client
 
-SCRIPTED = Path(__file__).parents[1] / "runtime" / "serve" / "scripted.py"
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime" / "serve"))
+from scripted import listening
 
 
 @pytest.fixture(scope="module")
 def base() -> Iterator[str]:
     """A server on a free port; two requests have ended on it."""
-    spec = importlib.util.spec_from_file_location("scripted_server", SCRIPTED)
-    assert spec is not None and spec.loader is not None
-    scripted: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(scripted)
-    vocabulary = Vocabulary.from_tokenizer(ByteTokenizer())
-    client = scripted_client("Hello", grammars=lambda spec: compile(spec, vocabulary)).start()
-    server = uvicorn.Server(uvicorn.Config(scripted.make_app(client), port=0, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    for place in ("Oslo", "Rome"):
-        messages = [{"role": "user", "content": f"What is the weather in {place} today?"}]
-        httpx.post(f"{url}/v1/chat/completions", json={"messages": messages}).raise_for_status()
-    yield url
-    server.should_exit = True
-    thread.join(10)
-    client.stop()
+    with listening("Hello") as url:
+        for place in ("Oslo", "Rome"):
+            messages = [{"role": "user", "content": f"What is the weather in {place} today?"}]
+            httpx.post(f"{url}/v1/chat/completions", json={"messages": messages}).raise_for_status()
+        yield url
 
 
 def ended(command: str, *arguments: str) -> int | str | None:

@@ -3,27 +3,22 @@
 Their settings are what `ramet launch` prints. Run by scripts/test-terminal-agents, which installs them.
 """
 
-import importlib.util
 import json
 import os
 import subprocess
-import threading
-import time
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvicorn
 
 from ramet.cli.launch import main as launch
-from ramet.constrained.compile import compile
-from ramet.constrained.vocabulary import Vocabulary
-from ramet.testing import ByteTokenizer, scripted_client
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime" / "serve"))
+from scripted import HERMES, listening
 
 pytestmark = pytest.mark.clients
 BINARIES = Path(os.environ.get("RAMET_NPM", "/nowhere"))
-SCRIPTED = Path(__file__).parents[1] / "runtime" / "serve" / "scripted.py"
 TOOLS = {"exec_command": {"cmd": "cat note.txt"}, "bash": {"command": "cat note.txt"}}
 """Codex's tool and opencode's, with arguments that read the note."""
 
@@ -40,27 +35,10 @@ def reply(prompt: str) -> str:
 
 @pytest.fixture(scope="module")
 def base() -> Iterator[str]:
-    spec = importlib.util.spec_from_file_location("scripted_server", SCRIPTED)
-    assert spec is not None and spec.loader is not None
-    scripted: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(scripted)
-    vocabulary = Vocabulary.from_tokenizer(ByteTokenizer())
-    client = scripted_client(
-        reply,
-        grammars=lambda spec: compile(spec, vocabulary),
-        num_pages=40_000,  # a token a byte, and their instructions are long
-        context_length=300_000,
-        max_step_tokens=100_000,
-    ).start()
-    server = uvicorn.Server(uvicorn.Config(scripted.make_app(client, template=scripted.HERMES), port=0))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join(10)
-    client.stop()
+    """Large enough for their long instructions: a token is a byte here."""
+    size = {"num_pages": 40_000, "context_length": 300_000, "max_step_tokens": 100_000}
+    with listening(reply, template=HERMES, **size) as url:
+        yield url
 
 
 @pytest.fixture

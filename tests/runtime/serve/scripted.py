@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
 import msgspec
+import uvicorn
 from tokenizers import AddedToken, decoders, pre_tokenizers
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers.models import BPE
@@ -69,3 +72,21 @@ async def served(
             yield http
     finally:
         await asyncio.to_thread(client.stop)
+
+
+@contextlib.contextmanager
+def listening(replies: Replies, *, template: str | None = None, **engine: Any) -> Iterator[str]:
+    """The address of such a server on a free port, for clients that need a socket."""
+    vocabulary = Vocabulary.from_tokenizer(ByteTokenizer())
+    client = scripted_client(replies, grammars=lambda spec: compile(spec, vocabulary), **engine).start()
+    server = uvicorn.Server(uvicorn.Config(make_app(client, template=template), port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        client.stop()
