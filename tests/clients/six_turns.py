@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
+from shared import BASE
+
 NUM_TURNS = 6
 SYSTEM = (
     "You are a careful travel assistant. You look up the weather with the tool before you answer, and you answer in "
@@ -61,6 +64,7 @@ class Conversation:
         self.client = client
         self._log = Path(os.environ["RAMET_LOG_FILE"])
         self._start = self._log.stat().st_size
+        httpx.post(f"{BASE}/flush_cache").raise_for_status()  # or the one before has left the same words there
 
     def requests(self, count: int) -> list[Request]:
         """The first `count` log lines since the start; the last may come a moment after its answer."""

@@ -7,6 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from shared import BASE, OPENAI_BASE, QUESTION
+from six_turns import MAX_TOKENS, QUESTIONS, RESULT, SYSTEM, TOOL, six_turns
 
 pytestmark = pytest.mark.clients
 
@@ -61,3 +62,42 @@ def test_langgraph_tool_node() -> None:
         graph.add_edge(left, right)
     result = graph.compile().invoke({"messages": [("user", QUESTION)]})
     assert result["messages"][-2].content == "sunny"
+
+
+@pytest.mark.parametrize("kind", ["openai", "responses", "anthropic"])
+def test_six_turns(kind: str) -> None:
+    from importlib.metadata import version
+
+    from langchain_anthropic import ChatAnthropic
+    from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
+    from langchain_openai import ChatOpenAI
+
+    def chat(max_tokens: int) -> object:
+        if kind == "anthropic":
+            return ChatAnthropic(
+                model="m",
+                base_url=BASE,
+                api_key="none",
+                max_tokens=max_tokens,
+                model_kwargs={"extra_body": {"temperature": 0}},
+            )
+        return ChatOpenAI(
+            model="m",
+            base_url=OPENAI_BASE,
+            api_key="none",
+            temperature=0,
+            max_tokens=max_tokens,
+            use_responses_api=kind == "responses",
+        )
+
+    forced, none = ("any", {"type": "none"}) if kind == "anthropic" else ("required", "none")
+    asks = chat(200).bind_tools([TOOL], tool_choice=forced, parallel_tool_calls=False)
+    says = chat(MAX_TOKENS).bind_tools([TOOL], tool_choice=none)
+    messages: list = [SystemMessage(SYSTEM)]
+    package = "langchain-anthropic" if kind == "anthropic" else "langchain-openai"
+    with six_turns(f"{package} {version(package)} {kind}"):
+        for question in QUESTIONS:
+            messages.append(HumanMessage(question))
+            messages.append(asks.invoke(messages))
+            messages.append(ToolMessage(RESULT, tool_call_id=messages[-1].tool_calls[0]["id"]))
+            messages.append(says.invoke(messages))

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+from openai_six_turns import talk
 from shared import BASE, OPENAI_BASE, QUESTION
+from six_turns import six_turns
 
 pytestmark = pytest.mark.clients
 
@@ -53,3 +55,18 @@ def test_tool() -> None:
         temperature=0,
     )
     assert "city" in json.loads(answer.choices[0].message.tool_calls[0].function.arguments)
+
+
+@pytest.mark.parametrize("route", ["openai/m", "hosted_vllm/m", "anthropic/m"])
+def test_six_turns(route: str) -> None:
+    from importlib.metadata import version
+
+    import litellm
+
+    base = BASE if route.startswith("anthropic") else OPENAI_BASE
+
+    def create(model: str, **arguments: object) -> object:
+        return litellm.completion(model=route, api_base=base, api_key="none", **arguments)
+
+    with six_turns(f"litellm {version('litellm')} {route}"):
+        talk(create)

@@ -7,6 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from shared import OPENAI_BASE, QUESTION
+from six_turns import DESCRIPTION, MAX_TOKENS, NAME, PARAMETERS, QUESTIONS, RESULT, SYSTEM, six_turns
 
 pytestmark = pytest.mark.clients
 
@@ -54,3 +55,31 @@ async def test_tool_round_and_output_type(kind: str) -> None:
     async for _ in streamed.stream_events():
         pass
     assert streamed.final_output
+
+
+@pytest.mark.parametrize("kind", ["chat", "responses"])
+async def test_six_turns(kind: str) -> None:
+    from importlib.metadata import version
+
+    from agents import Agent, FunctionTool, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner
+    from openai import AsyncOpenAI
+
+    async def look_up(context: object, arguments: str) -> str:
+        return RESULT
+
+    tool = FunctionTool(NAME, DESCRIPTION, PARAMETERS, look_up)
+    model = (OpenAIChatCompletionsModel if kind == "chat" else OpenAIResponsesModel)(
+        "m", AsyncOpenAI(base_url=OPENAI_BASE)
+    )
+
+    def agent(choice: str, max_tokens: int) -> Agent:
+        settings = ModelSettings(tool_choice=choice, parallel_tool_calls=False, max_tokens=max_tokens, temperature=0)
+        behaviour = {"instructions": SYSTEM, "model": model, "tool_use_behavior": "stop_on_first_tool"}
+        return Agent(name="a", tools=[tool], model_settings=settings, **behaviour)
+
+    items: list = []
+    with six_turns(f"openai-agents {version('openai-agents')} {kind}"):
+        for question in QUESTIONS:
+            items.append({"role": "user", "content": question})
+            items = (await Runner.run(agent("required", 200), items)).to_input_list()
+            items = (await Runner.run(agent("none", MAX_TOKENS), items)).to_input_list()

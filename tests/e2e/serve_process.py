@@ -1,14 +1,17 @@
 """`ramet serve` as its users meet it: a process with a port. Started, watched, stopped."""
 
+import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -22,9 +25,14 @@ class Served:
     ready_s: float
 
     def metric(self, name: str) -> float:
-        """One number of /metrics."""
+        """One number of /metrics: of one label where the name has it, of all together otherwise."""
         text = httpx.get(f"{self.base}/metrics", timeout=30).text
-        return sum(float(line.split()[-1]) for line in text.splitlines() if line.split()[0].split("{")[0] == name)
+        pairs = [line.rsplit(" ", 1) for line in text.splitlines()]
+        return sum(float(value) for found, value in pairs if name in (found, found.split("{")[0]))
+
+    def open_files(self) -> int:
+        """Descriptors of both processes."""
+        return sum(len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in (self.process.pid, self.engine_pid()))
 
     def engine_pid(self) -> int:
         """Process id of the engine, the front's one child."""
@@ -37,6 +45,23 @@ class Served:
         while (found := self.metric(name)) != value:
             assert time.monotonic() < end, f"{name} is {found}, expected {value} within {within_s} s"
             time.sleep(0.1)
+
+
+@contextlib.asynccontextmanager
+async def departing(
+    base: str, body: dict[str, Any]
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A chat request on a connection of its own, sent whole; the client vanishes where the block ends."""
+    host, port = base.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    content = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(content)}\r\n\r\n"
+    writer.write(head.encode() + content)
+    await writer.drain()
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
 
 
 @contextlib.contextmanager

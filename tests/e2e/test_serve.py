@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import openai
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from serve_process import Served, serve
+from serve_process import Served, departing, serve
 
 pytestmark = [
     pytest.mark.slow,
@@ -114,29 +114,88 @@ def test_openai_errors_are_typed(client: openai.OpenAI) -> None:
     assert caught.value.code == "context_length_exceeded"
 
 
-async def test_disconnect_storm_leaves_nothing_behind(server: Served) -> None:
-    """Case list, rows 21 and 22: streams closed after a chunk, answers abandoned while they wait."""
-    body = {"messages": HELLO, "max_tokens": 2000, "temperature": 1.0}
-    limits = httpx.Limits(max_connections=100)
-    async with httpx.AsyncClient(base_url=server.base, timeout=60, limits=limits) as http:
+NUM_LEAVING = 500
+NUM_IN_PREFILL = 6
 
-        async def one_chunk(index: int) -> None:
-            async with http.stream(
-                "POST", "/v1/chat/completions", json={**body, "stream": True, "seed": index}
-            ) as answer:
-                async for _ in answer.aiter_lines():
-                    return
 
-        async def walk_away() -> None:
-            with contextlib.suppress(httpx.HTTPError):
-                await http.post("/v1/chat/completions", json=body, timeout=0.05)
+async def _leave_after_a_chunk(base: str, body: dict[str, Any]) -> None:
+    """A stream, closed behind its first words."""
+    async with departing(base, {**body, "stream": True}) as (reader, _):
+        while not (await reader.readline()).startswith(b"data: "):
+            pass
 
-        for _ in range(5):
-            await asyncio.gather(*(one_chunk(i) for i in range(40)), *(walk_away() for _ in range(20)))
-    server.wait_for("ramet_requests_running", 0)
-    assert server.metric("ramet_kv_utilisation") == 0
-    answer = httpx.post(f"{server.base}/v1/chat/completions", json={**body, "max_tokens": 4}, timeout=60)
+
+async def _leave_after_50_ms(base: str, body: dict[str, Any]) -> None:
+    """An answer in one piece, not waited for."""
+    async with departing(base, body):
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("leave", [_leave_after_a_chunk, _leave_after_50_ms], ids=["after a chunk", "after 50 ms"])
+async def test_five_hundred_leave_at_once(server: Served, leave: Callable[[str, dict[str, Any]], Any]) -> None:
+    """Case list, rows 21 and 22: with most of them in the queue or in prefill when they go."""
+    before = server.open_files()
+    body = {"messages": HELLO, "max_tokens": 2000, "temperature": 1.0, "ignore_eos": True}
+    together = asyncio.Semaphore(250)
+
+    async def one(index: int) -> None:
+        async with together:
+            await leave(server.base, {**body, "seed": index, "session_id": f"leaving {index}"})
+
+    await asyncio.gather(*(one(index) for index in range(NUM_LEAVING)))
+    await _assert_nothing_is_left(server, before)
+
+
+async def test_five_hundred_leave_from_the_queue(server: Served) -> None:
+    """Long answers hold the engine while the others wait behind them, and go without a word."""
+    before = server.open_files()
+    async with contextlib.AsyncExitStack() as stack:
+        for seed in range(64):
+            body = {"messages": HELLO, "max_tokens": 4000, "ignore_eos": True, "seed": seed, "temperature": 1.0}
+            await stack.enter_async_context(departing(server.base, {**body, "stream": True}))
+        waiting = [
+            await stack.enter_async_context(
+                departing(server.base, {"messages": HELLO, "max_tokens": 9, "stream": odd == 1})
+            )
+            for odd in (index % 2 for index in range(NUM_LEAVING))
+        ]
+        assert len(waiting) == NUM_LEAVING
+        end = time.monotonic() + 30
+        while (in_queue := server.metric("ramet_prefill_queue_length")) < 100:
+            assert time.monotonic() < end, f"expected a long queue, got {in_queue}"
+    await _assert_nothing_is_left(server, before)
+
+
+async def test_leave_in_prefill(server: Served) -> None:
+    """Prompts of thousands of tokens, whose clients go while they are computed, chunk by chunk."""
+    before, aborted = server.open_files(), server.metric("ramet_aborted_total")
+    for index in range(NUM_IN_PREFILL):
+        words = " ".join(f"word{index}x{number}" for number in range(800))
+        body = {"messages": [{"role": "user", "content": words}], "max_tokens": 9, "stream": index % 2 == 1}
+        async with departing(server.base, body):
+            end = time.monotonic() + 20
+            while server.metric("ramet_requests_running") + server.metric("ramet_prefill_queue_length") == 0:
+                assert time.monotonic() < end, "the prompt never came to the engine"
+    await _assert_nothing_is_left(server, before)
+    assert server.metric("ramet_aborted_total") - aborted == NUM_IN_PREFILL
+
+
+async def _assert_nothing_is_left(server: Served, open_files: int) -> None:
+    """Nothing runs, no page is held, no descriptor is open, and whoever comes next is served at once."""
+    end = time.monotonic() + 20
+    while in_flight := httpx.get(f"{server.base}/health", timeout=20).json()["in_flight"]:
+        assert time.monotonic() < end, f"{in_flight} requests are still being served"
+        await asyncio.sleep(0.1)
+    await asyncio.to_thread(server.wait_for, "ramet_requests_running", 0)
+    await asyncio.to_thread(server.wait_for, "ramet_prefill_queue_length", 0)
+    pages = {state: server.metric(f'ramet_kv_tokens{{state="{state}"}}') for state in ("free", "evictable", "leased")}
+    assert pages["leased"] == 0 and pages["free"] + pages["evictable"] == 32768
+    answer = httpx.post(f"{server.base}/v1/chat/completions", json={"messages": HELLO, "max_tokens": 4}, timeout=20)
     assert answer.status_code == 200
+    end = time.monotonic() + 20
+    while (now := server.open_files()) > open_files + 4:
+        assert time.monotonic() < end, f"{now} open files, {open_files} before"
+        await asyncio.sleep(0.1)
 
 
 def test_hostile_numbers_do_no_harm(server: Served) -> None:
