@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ramet import Scripted
-from ramet.cli import chat, complete, run
-from ramet.runtime.errors import BadRequest
+from ramet import Engine, Scripted
+from ramet.cli import backends, chat, complete, run
+from ramet.cli import main as commands
+from ramet.runtime.errors import BadRequest, ModelNotFound
 
 FILE = """
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ def ask(s: State, q: str, n: int = 1, place: Place | None = None) -> int:
 def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
     made = Scripted(lambda prompt: f"reply {prompt.number}")
     for module in (run, chat, complete):
-        monkeypatch.setattr(module, "choose", lambda model, url: made)
+        monkeypatch.setattr(module, "choose", lambda model, url, **settings: made)
     yield made
     assert made.client.branches == {}
 
@@ -91,3 +92,65 @@ def test_chat_with_undo(backend: Scripted, monkeypatch: pytest.MonkeyPatch, caps
 def test_complete(backend: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     complete.main("Once upon", stop=["y"])
     assert capsys.readouterr().out == "repl\n"
+
+
+def test_the_end_of_the_input_ends_the_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(prompt: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("builtins.input", ends)
+    assert chat.from_terminal() is None and capsys.readouterr().out == "\n"
+
+
+def test_settings_of_a_model_here_reach_the_engine(tmp_path: Path) -> None:
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ messages }}")
+    engine = backends.choose("some.gguf", None, device="cpu", dtype=None, kv_tokens=512, chat_template=template)
+    assert isinstance(engine, Engine) and engine.model == "some.gguf"
+    settings = {name: value for name, value in engine.settings.items() if name != "progress"}
+    assert settings == {"device": "cpu", "kv_tokens": 512, "chat_template": "{{ messages }}"}
+    with pytest.raises(ModelNotFound, match=r"readable jinja2 file, got No such file .* `--chat-template`"):
+        backends.choose(None, None, chat_template=tmp_path / "none.jinja")
+
+
+def test_a_server_and_settings_of_a_model_here_do_not_mix() -> None:
+    with pytest.raises(BadRequest, match=r"got '--url and --model, --kv-tokens'.*told its own when it was started"):
+        backends.choose("some.gguf", "http://127.0.0.1:9", kv_tokens=512)
+
+
+def test_progress_is_one_line_with_bytes_and_rate(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = backends.Progress()
+    progress.show(1, 2)
+    assert capsys.readouterr().err == ""  # no terminal
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    progress._shown = -1.0
+    progress.show(50_000_000, 98_000_000)
+    progress.show(98_000_000, 98_000_000)
+    shown = capsys.readouterr().err
+    assert "50 of 98 MB" in shown and "98 of 98 MB" in shown and "MB/s" in shown and shown.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (["complet"], 2, "expected a command, got 'complet'. Did you mean 'complete'?"),
+        (["fly"], 2, "`ramet --help` lists them"),
+        (["run", "none.py"], 1, "expected a Python file, got 'none.py' - at `FILE`. It is looked for in "),
+        (["complete", "Hi", "--model", "nope"], 1, "'nope' is neither a path nor a model on this machine. Found: "),
+        (["complete", "Hi", "--url", "http://127.0.0.1:9"], 1, "nobody answers at http://127.0.0.1:9"),
+        (["complete", "Hi", "--max-tokens", "-3", "--url", "http://127.0.0.1:9"], 1, "whole number, 0 or more, got -3"),
+        (["serve", "a.gguf", "--model", "b.gguf"], 1, "expected one model, got ['a.gguf', 'b.gguf'] - at `--model`"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_of_error(
+    arguments: list[str], code: int, what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["ramet", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        commands.main()
+    shown = capsys.readouterr().err
+    assert ended.value.code == code and what in shown and "Traceback" not in shown

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ramet.cli.backends import choose, close
+from ramet.cli.backends import ContextLength, Device, DType, KvTokens, Model, Template, Url, choose, close
 from ramet.lang.api import assistant, gen, system, user
 from ramet.lang.branch import ProgramMark
 from ramet.lang.program import function
@@ -57,18 +57,27 @@ def from_terminal() -> str | None:
     try:
         return input("> ")
     except EOFError:
+        print()
         return None
 
 
 def main(
-    model: Annotated[str | None, typer.Option(help="A folder, a .gguf file or a model's name.")] = None,
-    url: Annotated[str | None, typer.Option(help="A running `ramet serve` instead of a model here.")] = None,
+    model: Model = None,
+    url: Url = None,
     instruction: Annotated[str | None, typer.Option("--system", help="What the model is told first.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Of each answer.")] = 512,
     temperature: Annotated[float, typer.Option(help="0: always the most probable word.")] = 0.7,
+    device: Device = None,
+    dtype: DType = None,
+    kv_tokens: KvTokens = None,
+    context_length: ContextLength = None,
+    chat_template: Template = None,
 ) -> None:
     """Talk to a model in the terminal."""
-    backend = choose(model, url)
+    backend = choose(
+        model, url, device=device, dtype=dtype, kv_tokens=kv_tokens, context_length=context_length,
+        chat_template=chat_template,
+    )  # fmt: skip
     try:
         ready = getattr(backend, "ready", None)
         if ready is not None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ramet.cli.backends import choose, close
+from ramet.cli.backends import ContextLength, Device, DType, KvTokens, Model, Template, Url, choose, close
 from ramet.lang.api import assistant, gen, select, system, user
 from ramet.lang.backends.base import Backend
 from ramet.lang.program import function
@@ -68,33 +68,37 @@ def saved(usage: Usage) -> str:
     )
 
 
-def tour(
-    backend: Backend | None = None, *, model: str | None = None, url: str | None = None, max_tokens: int = 32
-) -> State:
-    """Run the demo on a backend, or on one made for it; returns the state."""
-    mine = backend is None
-    chosen = backend if backend is not None else choose(model, url)
-    try:
-        ready = getattr(chosen, "ready", None)
-        if ready is not None:
-            card = ready()
-            size = f"{card.parameters / 1e6:,.0f}M parameters"
-            print(f"{card.name}: {card.model_type}, {size}, {card.dtype} on {card.device}")
-        started = time.monotonic()
-        state = advice.run("live a healthy life", max_tokens, backend=chosen, stream=True)
-        state.sync()
-        elapsed_s = time.monotonic() - started
-        print(f"\n{state.tree()}\n\n{saved(state.usage)} {elapsed_s:.1f} s.")
-        return state
-    finally:
-        if mine:
-            close(chosen)
+def tour(backend: Backend, *, max_tokens: int = 32) -> State:
+    """Run the demo on a backend; returns the state."""
+    ready = getattr(backend, "ready", None)
+    if ready is not None:
+        card = ready()
+        size = f"{card.parameters / 1e6:,.0f}M parameters"
+        print(f"{card.name}: {card.model_type}, {size}, {card.dtype} on {card.device}")
+    started = time.monotonic()
+    state = advice.run("live a healthy life", max_tokens, backend=backend, stream=True)
+    state.sync()
+    elapsed_s = time.monotonic() - started
+    print(f"\n{state.tree()}\n\n{saved(state.usage)} {elapsed_s:.1f} s.")
+    return state
 
 
 def main(
-    model: Annotated[str | None, typer.Option(help="A folder, a .gguf file or a model's name.")] = None,
-    url: Annotated[str | None, typer.Option(help="A running `ramet serve` instead of a model here.")] = None,
+    model: Model = None,
+    url: Url = None,
     max_tokens: Annotated[int, typer.Option(help="Of each answer.")] = 32,
+    device: Device = None,
+    dtype: DType = None,
+    kv_tokens: KvTokens = None,
+    context_length: ContextLength = None,
+    chat_template: Template = None,
 ) -> None:
     """Run a program with roles, a fork of 4, a join, a select and a second turn, and show what the cache saved."""
-    tour(model=model, url=url, max_tokens=max_tokens)
+    backend = choose(
+        model, url, device=device, dtype=dtype, kv_tokens=kv_tokens, context_length=context_length,
+        chat_template=chat_template,
+    )  # fmt: skip
+    try:
+        tour(backend, max_tokens=max_tokens)
+    finally:
+        close(backend)

@@ -40,7 +40,10 @@ def main() -> NoReturn:
         print(f"ramet {__version__}")
         sys.exit(0)
     if name not in COMMANDS:
-        print(f"ramet: expected a command, got {name!r}. `ramet --help` lists them.", file=sys.stderr)
+        from ramet.lang.suggest import did_you_mean
+
+        hint = did_you_mean(name, COMMANDS) or "`ramet --help` lists them."
+        print(f"ramet: expected a command, got {name!r}. {hint}", file=sys.stderr)
         sys.exit(2)
     sys.exit(run(name, arguments[1:]))
 

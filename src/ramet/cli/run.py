@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 import typer
 
-from ramet.cli.backends import choose, close
+from ramet.cli.backends import ContextLength, Device, DType, KvTokens, Model, Template, Url, choose, close
 from ramet.lang.backends.base import Backend
 from ramet.lang.defaults import set_default_backend
 from ramet.lang.program import Program
@@ -25,16 +25,24 @@ def main(
     arg: Annotated[
         list[str] | None, typer.Option(help="An argument of it: name=value, the value as JSON or text.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="A folder, a .gguf file or a model's name.")] = None,
-    url: Annotated[str | None, typer.Option(help="A running `ramet serve` instead of a model here.")] = None,
+    model: Model = None,
+    url: Url = None,
     max_tokens: Annotated[int | None, typer.Option(help="Of every gen that does not say.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Of every gen that does not say.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the variables as JSON and nothing else.")] = False,
     tree: Annotated[bool, typer.Option(help="Show the branches and their tokens at the end.")] = False,
+    device: Device = None,
+    dtype: DType = None,
+    kv_tokens: KvTokens = None,
+    context_length: ContextLength = None,
+    chat_template: Template = None,
 ) -> None:
     """Run a program of yours and print its text as it comes."""
     names = load(file)
-    backend = choose(model, url)
+    backend = choose(
+        model, url, device=device, dtype=dtype, kv_tokens=kv_tokens, context_length=context_length,
+        chat_template=chat_template,
+    )  # fmt: skip
     set_default_backend(backend)
     options = {k: v for k, v in dict(max_tokens=max_tokens, temperature=temperature).items() if v is not None}
     try:
@@ -47,7 +55,7 @@ def main(
 def load(file: Path) -> dict[str, Any]:
     """The file's names. It is run as a module, not as a script: its `if __name__ == "__main__"` is left out."""
     if not file.is_file():
-        raise BadRequest(expected="a Python file", got=str(file), at="FILE")
+        raise BadRequest(expected="a Python file", got=str(file), at="FILE", hint=f"It is looked for in {Path.cwd()}.")
     sys.path.insert(0, str(file.parent.resolve()))
     try:
         return runpy.run_path(str(file), run_name=f"ramet_run_{file.stem}")

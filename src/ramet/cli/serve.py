@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ramet.runtime.errors import ModelNotFound
+from ramet.cli.template import read_template
+from ramet.runtime.errors import BadRequest
 from ramet.runtime.settings import resolve, secrets_from
 
 _NETWORK, _MODEL, _CLIENTS, _LIMITS = "Network", "Model and memory", "Clients", "Limits"
@@ -16,6 +17,9 @@ _NETWORK, _MODEL, _CLIENTS, _LIMITS = "Network", "Model and memory", "Clients", 
 def main(
     model: Annotated[
         str | None, typer.Argument(help="A folder, a GGUF file or a hub id; none: the embedded model.")
+    ] = None,
+    model_option: Annotated[
+        str | None, typer.Option("--model", help="The same, as the other commands have it.", rich_help_panel=_MODEL)
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to bind.", rich_help_panel=_NETWORK)] = None,
     port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one.", rich_help_panel=_NETWORK)] = None,
@@ -68,6 +72,8 @@ def main(
     from ramet.runtime.serve.config import ServeConfig
     from ramet.runtime.serve.server import run_server
 
+    if model is not None and model_option is not None:
+        raise BadRequest(expected="one model", got=[model, model_option], at="--model", hint="Leave one out.")
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(name)s %(message)s")
     os.environ["RAMET_LOG"] = log_level
     flags: dict[str, Any] = dict(
@@ -79,17 +85,8 @@ def main(
     )  # fmt: skip
     config, _ = resolve(ServeConfig, flags)
     engine = dict(
-        model=model or os.environ.get("RAMET_MODEL"), device=device, dtype=dtype, backend=backend,
+        model=model or model_option or os.environ.get("RAMET_MODEL"), device=device, dtype=dtype, backend=backend,
         context_length=context_length, kv_tokens=kv_tokens, page_size=page_size, policy=policy,
-        chat_template=_read_template(chat_template),
+        chat_template=read_template(chat_template),
     )  # fmt: skip
     raise typer.Exit(run_server(config, {name: value for name, value in engine.items() if value is not None}))
-
-
-def _read_template(file: Path | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ModelNotFound(f"expected a readable jinja2 file, got {error.strerror} - at `--chat-template`.") from None
