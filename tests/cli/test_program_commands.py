@@ -76,6 +76,11 @@ def test_run_a_file_with_a_main(backend: Scripted, tmp_path: Path, capsys: pytes
     )
     run.main(path)
     assert "Scripted" in capsys.readouterr().out
+    path.write_text(FILE + "\n\ndef main():\n    print(ask.run('why')['a'])\n")
+    run.main(path)  # one program and a main of its own, which takes no backend: the default one is the right one
+    assert capsys.readouterr().out == "reply 0\n"
+    run.main(path, arg=["q=how"])  # arguments are the program's
+    assert "how 1 None: reply 1" in capsys.readouterr().out
     with pytest.raises(BadRequest, match="Python file"):
         run.main(tmp_path / "none.py")
 
@@ -131,7 +136,13 @@ def test_progress_is_one_line_with_bytes_and_rate(
     progress.show(50_000_000, 98_000_000)
     progress.show(98_000_000, 98_000_000)
     shown = capsys.readouterr().err
-    assert "50 of 98 MB" in shown and "98 of 98 MB" in shown and "MB/s" in shown and shown.count("\n") == 1
+    assert (
+        "━" * 15 + "─" * 15 + " 50 of 98 MB" in shown
+        and "━" * 30 + " 98" in shown
+        and "98 of 98 MB" in shown
+        and "MB/s" in shown
+        and shown.count("\n") == 1
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from ramet.cli.template import read_template
 from ramet.lang.backends.base import Backend
 from ramet.runtime.errors import BadRequest
 
+_BAR = 30
+"""Characters."""
 _HERE = "Model and memory, without --url"
 Model = Annotated[str | None, typer.Option(help="A folder, a .gguf file or a model's name.")]
 Url = Annotated[str | None, typer.Option(help="A running `ramet serve` instead of a model here.")]
@@ -48,7 +50,7 @@ def close(backend: Backend) -> None:
 
 
 class Progress:
-    """One line on stderr: bytes read, of how many, how fast."""
+    """One line on stderr where that is a terminal: a bar, bytes read, of how many, how fast."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
@@ -61,6 +63,7 @@ class Progress:
             return
         self._shown = now
         rate = done / max(now - self._started, 1e-6) / 1e6
+        bar = "━" * round(_BAR * done / max(total, 1))
         end = "\n" if done >= total else ""
-        sys.stderr.write(f"\rreading weights  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB  {rate:,.0f} MB/s {end}")
+        sys.stderr.write(f"\rweights {bar:─<{_BAR}} {done / 1e6:,.0f} of {total / 1e6:,.0f} MB  {rate:,.0f} MB/s {end}")
         sys.stderr.flush()

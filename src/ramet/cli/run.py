@@ -4,7 +4,7 @@ import inspect
 import json
 import runpy
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -20,7 +20,7 @@ from ramet.runtime.errors import BadRequest
 
 
 def main(
-    file: Annotated[Path, typer.Argument(help="A Python file with an @function, or with a main(backend).")],
+    file: Annotated[Path, typer.Argument(help="A Python file with a main(backend) or an @function.")],
     fn: Annotated[str | None, typer.Option(help="Which @function; not needed where there is one.")] = None,
     arg: Annotated[
         list[str] | None, typer.Option(help="An argument of it: name=value, the value as JSON or text.")
@@ -75,14 +75,19 @@ def execute(
 ) -> State | None:
     """Run the program that was meant; None where it is the file's own `main`."""
     programs = {name: value for name, value in names.items() if isinstance(value, Program)}
-    if fn is None and len(programs) != 1 and callable(names.get("main")) and not arguments:
-        names["main"](backend)
+    if fn is None and not arguments and callable(names.get("main")) and not (as_json or tree):
+        call_main(names["main"], backend)
         return None
     program = pick(programs, fn)
     given = dict(parse(program, pair) for pair in arguments)
     state = program.run(**given, **options, backend=backend, stream=not as_json)
     report(state, as_json=as_json, tree=tree)
     return state
+
+
+def call_main(main: Callable[..., object], backend: Backend) -> None:
+    """A file's own `main`, with the backend where it takes one; it is the default one in any case."""
+    main(*([backend] if inspect.signature(main).parameters else []))
 
 
 def pick(programs: Mapping[str, Program[..., Any]], fn: str | None) -> Program[..., Any]:
