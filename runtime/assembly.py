@@ -5,6 +5,7 @@ the business of the part that it hands to the next.
 """
 
 import functools
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,13 +15,17 @@ import torch
 
 from ramet.constrained.spec import Spec
 from ramet.radix.tree import RadixTree
+from ramet.runtime import calibration
 from ramet.runtime.chat_template import ChatTemplate
 from ramet.runtime.clock import Clock, SystemClock
 from ramet.runtime.config import AdmissionConfig, OrderName, SchedulingConfig
 from ramet.runtime.engine import Engine
 from ramet.runtime.errors import BadRequest, NotBuilt
 from ramet.runtime.execution.local import LocalExecutor
+from ramet.runtime.execution.mover import PageMover
 from ramet.runtime.kv.allocator import PageAllocator
+from ramet.runtime.kv.page_folder import PageFolder
+from ramet.runtime.kv.tier import DiskTier, TierCosts
 from ramet.runtime.local_client import LocalClient
 from ramet.runtime.models.base import WeightReader, make_kv_pool
 from ramet.runtime.models.config import ModelConfig
@@ -79,6 +84,8 @@ class Options:
     num_threads: int
     seed: int | None
     compile_limits: bool
+    kv_disk: str | Path | None = None
+    kv_disk_gb: float = 10.0
 
 
 def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient:
@@ -95,8 +102,9 @@ def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient
     allocator = PageAllocator(num_pages)
     compile_grammar = _grammar_compiler(loaded, limited=options.compile_limits)
     executor = _executor(options, loaded, allocator.pool_pages, compile_grammar)
-    engine = _engine(options, allocator, executor, SystemClock())
     card, template = _card(options, loaded, num_pages), _template(options, loaded)
+    tier = _disk_tier(options, loaded, executor, card.fingerprint)
+    engine = _engine(options, allocator, executor, SystemClock(), tier)
     return LocalClient(engine, loaded.tokenizer, card, template, compile_grammar=compile_grammar).start()
 
 
@@ -115,11 +123,14 @@ def _check(options: Options) -> None:
         ("context_length", 1, None),
         ("kv_tokens", _LEAST_KV_TOKENS, None),
         ("num_threads", 1, None),
+        ("kv_disk_gb", 0.001, None),
     ):
         value = getattr(options, name)
         if value is not None and (value < least or (most is not None and value > most)):
             expected = f"{least} or more" if most is None else f"{least} to {most}"
             raise BadRequest(expected=expected, got=value, at=name)
+    if options.kv_disk is not None and not options.cache:
+        raise BadRequest(expected="the cache to be on", got="cache=False", at="kv_disk")
 
 
 def _device(wanted: str) -> torch.device:
@@ -238,20 +249,47 @@ def _executor(
     )
 
 
-def _engine(options: Options, allocator: PageAllocator, executor: LocalExecutor, clock: Clock) -> Engine:
+def _disk_tier(
+    options: Options, loaded: LoadedModel, executor: LocalExecutor, model_fingerprint: str
+) -> DiskTier | None:
+    """The tier, with its mover in the executor; None where no folder was named."""
+    if options.kv_disk is None:
+        return None
+    folder = PageFolder(Path(options.kv_disk).expanduser(), int(options.kv_disk_gb * 2**30))
+    mover = executor.mover = PageMover(executor.kv, folder)
+    identity = kv_identity(options, loaded, model_fingerprint)
+    known = calibration.load(identity)
+    costs = TierCosts(
+        read_s_per_page=known.read_s(mover.page_bytes) if known else None,
+        prefill_s_per_token=known.prefill_s_per_token if known else None,
+    )
+    return DiskTier(folder, identity, options.page_size, mover.page_bytes, costs)
+
+
+def kv_identity(options: Options, loaded: LoadedModel, model_fingerprint: str) -> str:
+    """Engines that agree in this may read each other's KV: what was computed, and how."""
+    numbers = hashlib.blake2b(repr(loaded.config).encode(), digest_size=8).hexdigest()  # rotary stretching, window, ...
+    how = f"{type(loaded.model).__name__} {options.dtype} {loaded.dtype} {loaded.device.type}"
+    return f"{model_fingerprint} {numbers} {how} {options.page_size}"
+
+
+def _engine(
+    options: Options, allocator: PageAllocator, executor: LocalExecutor, clock: Clock, tier: DiskTier | None
+) -> Engine:
     tree = RadixTree(options.page_size, clock=clock.now) if options.cache else None
     admission = AdmissionConfig(max_step_tokens=_step_tokens(options), max_running=options.max_running)
     if options.policy == "fcfs" or options.policy == "lpm":
-        cache = PrefixCache(allocator, options.page_size, tree)
+        cache = PrefixCache(allocator, options.page_size, tree, tier=tier)
         order = _order(SchedulingConfig(order=options.policy))
-        return Engine(Scheduler(cache, order, PageAdmission(admission), clock, StepPace(_MAX_STALL_S)), executor)
+        scheduler = Scheduler(cache, order, PageAdmission(admission), clock, StepPace(_MAX_STALL_S))
+        return Engine(scheduler, executor, mover=executor.mover)
     if tree is None:
         raise BadRequest(expected="fcfs or lpm where the cache is off", got=options.policy, at="policy")
     pool_tokens = allocator.num_pages * options.page_size
     programs = program_scheduling(options.policy, tree=tree, pool_tokens=pool_tokens, admission=admission, clock=clock)
-    cache = PrefixCache(allocator, options.page_size, tree, programs.eviction)
+    cache = PrefixCache(allocator, options.page_size, tree, programs.eviction, tier)
     scheduler = Scheduler(cache, programs.order, programs.admission, clock, StepPace(_MAX_STALL_S))
-    return Engine(scheduler, executor, programs.feed)
+    return Engine(scheduler, executor, programs.feed, executor.mover)
 
 
 def _step_tokens(options: Options) -> int:

@@ -37,6 +37,8 @@ def build_engine(
     threads: int | None = None,
     seed: int | None = None,
     compile_limits: bool = False,
+    kv_disk: str | Path | None = None,
+    kv_disk_gb: float = 10.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> LocalClient:
     """Load a model and start an engine for it on a thread of this process. `stop()` the client when done with it.
@@ -60,6 +62,10 @@ def build_engine(
     seed             of generations that bring none; None: another one in each process
     compile_limits   grammars compile in a worker process under limits of time and memory: for schemas from strangers. A
                      script that turns it on needs the usual `if __name__ == "__main__"` guard
+    kv_disk          a folder for KV that leaves the pool, and for the next start: what is read faster than it would be
+                     computed is read. None: what leaves is computed again. Whoever can read the folder can read the
+                     tokens' KV
+    kv_disk_gb       how large the folder may grow (2**30 bytes); the least recently used goes first
     progress         called with the bytes read so far and in all
 
     Raises ModelNotFound, UnsupportedModel, WeightsCorrupt, NotEnoughMemory (with the setting that would fit),
@@ -85,5 +91,7 @@ def build_engine(
         num_threads=num_threads,
         seed=seed,
         compile_limits=compile_limits,
+        kv_disk=kv_disk,
+        kv_disk_gb=kv_disk_gb,
     )
     return assembly.assemble(options, progress)

@@ -3,6 +3,7 @@
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Protocol, TypeVar
@@ -11,7 +12,7 @@ from ramet.runtime.errors import EngineFailed
 from ramet.runtime.failures import to_failed
 from ramet.runtime.scheduler.scheduler import Ended, RequestEvent, Scheduler
 from ramet.runtime.scheduler.sequence import Request
-from ramet.runtime.types import BranchHandle, GapKind, StepPlan, StepResult
+from ramet.runtime.types import BranchHandle, GapKind, Moved, PageMove, StepPlan, StepResult
 
 log = logging.getLogger("ramet.engine")
 
@@ -21,10 +22,27 @@ _MAX_FAILURES = 3
 """Steps in a row that may fail before the engine gives up: one bad step is survived, a broken device is not."""
 
 
+_WAIT_FOR_DISK_S = 0.02
+"""A step with nothing to compute waits so long for a page that is being read, then looks for new requests."""
+_WRITE_PAUSE_S = 0.002
+"""Between two batches of pages that an idle engine writes."""
+_LAST_WRITES_S = 5.0
+"""When it stops, what is not written by then is lost, and computed again some day."""
+_PREFILL_TOKENS = 32
+
+
 class Executor(Protocol):
     """`execution.executor.Executor`, as far as the loop needs it."""
 
     def execute(self, plan: StepPlan) -> StepResult: ...
+
+
+class Mover(Protocol):
+    """`execution.executor.Mover`, as far as the loop needs it."""
+
+    def move(self, moves: Sequence[PageMove]) -> None: ...
+    def moved(self, wait_s: float = 0.0) -> Sequence[Moved]: ...
+    def close(self) -> None: ...
 
 
 class Listener(Protocol):
@@ -51,8 +69,16 @@ class Listener(Protocol):
 class Engine:
     """Decides, works, decides."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, listener: Listener | None = None) -> None:
-        self.scheduler, self.executor, self.listener = scheduler, executor, listener
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        listener: Listener | None = None,
+        mover: Mover | None = None,
+    ) -> None:
+        """`mover`: carries pages to and from the tier of `scheduler.cache`; both or neither."""
+        assert (mover is None) == (scheduler.cache.tier is None), "a tier needs a mover, and a mover a tier"
+        self.scheduler, self.executor, self.listener, self.mover = scheduler, executor, listener, mover
         self.num_computed_steps = 0
         """Steps that computed something, and came back."""
 
@@ -67,12 +93,49 @@ class Engine:
 
     def step(self) -> list[RequestEvent]:
         plan = self.scheduler.schedule()  # decides, in ints
+        if self.mover is not None:
+            self._exchange(0.0 if plan.rows else _WAIT_FOR_DISK_S)
         is_empty = not (plan.rows or plan.ends or plan.copies or plan.moves)
         result = StepResult(()) if is_empty else self.executor.execute(plan)  # works, in tensors
         self.num_computed_steps += bool(plan.rows)
         if self.listener is not None and plan.rows:
             self.listener.stepped(plan, result.compute_s)
+        if self.mover is not None:
+            self._note_prefill(plan, result.compute_s)
         return self.scheduler.commit(result)  # decides, in ints
+
+    def _exchange(self, wait_s: float) -> None:
+        """Pages that leave are taken before the step writes over them; those that have come join the tree."""
+        cache, mover = self.scheduler.cache, self.mover
+        assert cache.tier is not None and mover is not None
+        mover.move(cache.tier.take_moves())
+        for moved in mover.moved(wait_s if cache.tier.is_reading else 0.0):
+            cache.take_in(moved)
+
+    def _note_prefill(self, plan: StepPlan, seconds: float) -> None:
+        """What computing a token costs, from steps that are mostly prompts: a reload must beat it."""
+        num_tokens = sum(len(row.tokens) for row in plan.rows)
+        tier = self.scheduler.cache.tier
+        if tier is not None and num_tokens >= _PREFILL_TOKENS and num_tokens > 4 * len(plan.rows) and seconds > 0:
+            tier.costs.note_prefill(num_tokens, seconds)
+
+    def write_behind(self) -> bool:
+        """For idle time: write a few pages to the tier; True where more is to be done."""
+        tier = self.scheduler.cache.tier
+        if self.mover is None or tier is None or not tier.is_behind:
+            return False
+        tier.write_some()
+        self._exchange(0.0)
+        return tier.is_behind
+
+    def close(self) -> None:
+        """The loop is over: what is at rest is written, for so long as one may wait for it."""
+        if self.mover is None:
+            return
+        give_up_s = time.monotonic() + _LAST_WRITES_S
+        while self.write_behind() and time.monotonic() < give_up_s:
+            time.sleep(_WRITE_PAUSE_S)
+        self.mover.close()
 
     def take_ended(self) -> list[Ended]:
         """The turns that ended since the last call."""
@@ -94,6 +157,8 @@ class Engine:
         """A step raised: everything in flight fails, nothing cached is trusted, and the next request finds an
         engine."""
         self.scheduler.fail_all(to_failed(_as_engine_failure(error)))
+        if self.scheduler.cache.tier is not None:
+            self.scheduler.cache.tier.distrust()
         self.scheduler.cache.flush()
         return self.scheduler.commit(StepResult(()))
 
@@ -174,6 +239,7 @@ class EngineLoop:
         with self._border:
             self._is_over = True
         self._drain()
+        self._engine.close()
         if death is not None:
             self._on_death(_as_engine_failure(death))
 
@@ -183,9 +249,12 @@ class EngineLoop:
         if waits:
             self._check()
         while True:
+            writes = waits and self._engine.write_behind()
             try:
-                command = self._commands.get(block=waits)
+                command = self._commands.get(block=waits, timeout=_WRITE_PAUSE_S if writes else None)
             except queue.Empty:
+                if writes:
+                    continue
                 return True
             if command is None:
                 return False

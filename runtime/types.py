@@ -288,8 +288,20 @@ class PageMove(NamedTuple):
 
     page: int
     slot: int
-    """Its place in the host or disk tier."""
-    direction: Literal["to_host", "to_device", "to_disk", "from_disk"]
+    """Names this move: `Moved` tells of it."""
+    direction: Literal["to_disk", "from_disk"]
+    key: bytes
+    """The page's name in the disk tier."""
+
+
+class Moved(NamedTuple):
+    """What became of a `PageMove`."""
+
+    slot: int
+    is_done: bool
+    """Of a read: False where the file was torn, changed or gone; the page then holds nothing."""
+    seconds: float = 0.0
+    """That it took, without its time in line."""
 
 
 class SequenceStart(NamedTuple):
@@ -395,3 +407,10 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     drafted_tokens_total: int = 0
     accepted_tokens_total: int = 0
     tree_nodes: int = 0
+    disk_hit_tokens_total: int = 0
+    """Of `cached_tokens_total`, those that a prompt found because they were read from the disk tier for it."""
+    disk_written_tokens_total: int = 0
+    disk_missed_tokens_total: int = 0
+    """On disk by name, and torn, changed or gone when read: computed instead."""
+    disk_dropped_tokens_total: int = 0
+    """Evicted before they could be written."""

@@ -14,5 +14,5 @@ class Executor(Protocol):
         ...
 
     def move(self, moves: Sequence[PageMove]) -> None:
-        """Start moving pages between tiers, beside the compute."""
+        """Start moving pages between tiers, beside the compute. What leaves has been copied when this returns."""
         ...

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ramet.runtime.errors import NotBuilt
 from ramet.runtime.execution.grammar import GrammarCompiler
+from ramet.runtime.execution.mover import PageMover
 from ramet.runtime.execution.sequences import ExecutedSequence, SequenceStarter, failed
 from ramet.runtime.execution.tensors import BatchBuilder, RowOutputs
 from ramet.runtime.models.base import Model
@@ -50,6 +51,7 @@ class LocalExecutor:
         compile_grammar: GrammarCompiler | None = None,
         seed: int | None = None,
         num_torch_threads: int | None = None,
+        mover: PageMover | None = None,
     ) -> None:
         """vocabulary_size    the tokenizer's: logits past it are the model's padding, and never drawn
         end_ids            the model's end tokens: not drawn before min_tokens
@@ -57,9 +59,11 @@ class LocalExecutor:
         seed               of the sequences that bring none; None: another one in each process
         num_torch_threads  set on the thread that executes, at its first step: 1 where the model brings threads of its
                            own, for torch's then only cost wake-ups; None: as they are
+        mover              to the disk tier and back; None: pages live on the device only
         """
+        self.mover = mover
         self._num_torch_threads = num_torch_threads
-        self._model, self._kv = model, kv
+        self._model, self._kv, self.kv = model, kv, kv
         self._vocabulary_size = vocabulary_size
         self._builder = BatchBuilder(kv.page_size, kv.keys[0].device)
         self._starter = SequenceStarter(
@@ -86,14 +90,17 @@ class LocalExecutor:
         for start in plan.starts:
             self._sequences[start.sequence_id] = self._starter.start(start)
         with torch.inference_mode():
+            self.move(plan.moves)  # what leaves, before anything is written over it
             self._copy_pages(plan.copies)
-            self.move(plan.moves)
             rows = self._run(plan) if plan.rows else []
         return StepResult(rows, compute_s=time.perf_counter() - began)
 
     def move(self, moves: Sequence[PageMove]) -> None:
-        if moves:
-            raise NotBuilt("moving KV pages to host or disk", hint="Plan no moves: pages live on the device only.")
+        if not moves:
+            return
+        if self.mover is None:
+            raise NotBuilt("moving KV pages without a tier", hint="Give the executor a mover (`--kv-disk DIR`).")
+        self.mover.move(moves)
 
     def _run(self, plan: StepPlan) -> list[SampledRow]:
         batch, outputs = self._builder.build(plan)

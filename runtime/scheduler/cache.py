@@ -4,7 +4,7 @@ step.
 A page is in exactly one place:
     free        the allocator's
     evictable   the tree's, on no leased path; or an idle tail
-    leased      the tree's, on the path of a running sequence; or a running sequence's own
+    leased      the tree's, on the path of a running sequence; a running sequence's own; or being read from disk
 and free + evictable + leased = total after every operation (`check`).
 
 A running sequence's page table:
@@ -19,10 +19,13 @@ from ramet.radix.key import as_tokens
 from ramet.radix.node import Cursor
 from ramet.radix.tree import Match, RadixTree
 from ramet.runtime.kv.allocator import PageAllocator
+from ramet.runtime.kv.page_keys import PageKey
+from ramet.runtime.kv.tier import DiskTier
 from ramet.runtime.scheduler.open_pages import OpenPages
+from ramet.runtime.scheduler.reload import Reload
 from ramet.runtime.scheduler.sequence import Sequence
 from ramet.runtime.scheduler.tails import PathKey, Tail
-from ramet.runtime.types import PageCopy
+from ramet.runtime.types import Moved, PageCopy
 
 
 class Head(NamedTuple):
@@ -62,8 +65,19 @@ class PrefixCache:
     """The tree, the open pages and the allocator under one owner. `tree` None: nothing outlives its sequence."""
 
     def __init__(
-        self, allocator: PageAllocator, page_size: int, tree: RadixTree | None, order: EvictionOrder | None = None
+        self,
+        allocator: PageAllocator,
+        page_size: int,
+        tree: RadixTree | None,
+        order: EvictionOrder | None = None,
+        tier: DiskTier | None = None,
     ) -> None:
+        """`tier`: where pages go that leave the tree, and come from again; None: nowhere."""
+        self.tier = tier
+        self._reloads: dict[PageKey, Reload] = {}
+        self._reload_of_slot: dict[int, Reload] = {}
+        self._num_loading = 0
+        self.num_reloaded_tokens = 0
         self.allocator, self.tree, self.page_size = allocator, tree, page_size
         self.order: EvictionOrder = order or LeastRecentlyUsed()
         self.open_pages = OpenPages(page_size)
@@ -198,8 +212,10 @@ class PrefixCache:
             num_freed += self._forget(evicted.pages.tolist())
         return num_freed
 
-    def _forget(self, pages: list[int]) -> int:
-        """Pages that left the tree: they and the tails behind them are free."""
+    def _forget(self, pages: list[int], *, saves: bool = True) -> int:
+        """Pages that left the tree: they and the tails behind them are free. `saves`: a lower tier may have them."""
+        if self.tier is not None:
+            self.tier.leaves(pages if saves else ())
         tails = [tail.page for page in pages for tail in self.open_pages.tails.take_behind(page)]
         self._free(pages)
         self._free(tails)
@@ -208,6 +224,74 @@ class PrefixCache:
     def _free(self, pages: list[int]) -> None:
         if pages:
             self.allocator.free(pages)
+
+    # From the disk tier ----------------------------------------------------------------------------------------------
+
+    def begin_reload(self, seq: Sequence, found: Found) -> bool:
+        """Have what the disk tier has of the sequence's next pages read, where that beats computing them. True: the
+        sequence has something to wait for."""
+        if self.tier is None or self.tree is None or found.match is None or seq.reload is not None:
+            return False
+        first, last = found.num_whole // self.page_size, seq.num_reusable // self.page_size
+        self.tier.name_pages(seq.page_keys, seq.tokens, seq.namespace, max(last, len(seq.page_keys)))
+        keys = seq.page_keys[first:last]
+        if keys and (shared := self._reloads.get(keys[0])) is not None:
+            seq.reload = shared
+            return True
+        num_pages = self.tier.num_worth_reading(keys)
+        if num_pages == 0:
+            return False
+        seq.reload = self._read(seq, found.match, keys[:num_pages])
+        return seq.reload is not None
+
+    def _read(self, seq: Sequence, match: Match, keys: list[PageKey]) -> Reload | None:
+        assert self.tier is not None and self.tree is not None
+        lease = self.tree.lease(match)
+        if self.allocator.num_free < len(keys) and not self._make_room(len(keys), seq.program_id, None):
+            lease.release()
+            return None
+        pages = self.allocator.alloc(len(keys))
+        start = match.num_tokens
+        slots = self.tier.read(pages, keys)
+        tokens = as_tokens(seq.tokens[start : start + len(keys) * self.page_size])
+        reload = self._reloads[keys[0]] = Reload(lease, tokens, pages, slots, seq.program_id, keys[0])
+        self._reload_of_slot.update(dict.fromkeys(slots, reload))
+        self._num_loading += len(pages)
+        return reload
+
+    def take_in(self, moved: Moved) -> None:
+        """A page was written, or has come: with the last one that a reload waits for, all of them join the tree."""
+        assert self.tier is not None
+        self.tier.note(moved)
+        reload = self._reload_of_slot.pop(moved.slot, None)
+        if reload is not None and reload.note(moved.slot, moved.is_done):
+            self._finish_reload(reload)
+
+    def _finish_reload(self, reload: Reload) -> None:
+        assert self.tree is not None
+        num_usable, pages = reload.num_usable, reload.pages
+        tokens = reload.tokens[: num_usable * self.page_size]
+        if num_usable:
+            inserted = self.tree.insert(reload.lease, tokens, pages[:num_usable], owner=reload.owner)
+            self._free(inserted.duplicates)
+        self._free(pages[num_usable:])
+        reload.lease.release()
+        reload.is_over = True
+        del self._reloads[reload.first_key]
+        self._num_loading -= len(pages)
+        self.num_reloaded_tokens += len(tokens)
+
+    def tier_counts(self) -> dict[str, int]:
+        """For the engine's snapshot."""
+        if self.tier is None:
+            return {}
+        counts, size = self.tier.statistics(), self.page_size
+        return {
+            "disk_hit_tokens_total": self.num_reloaded_tokens,
+            "disk_written_tokens_total": counts.written_pages_total * size,
+            "disk_missed_tokens_total": counts.missed_pages_total * size,
+            "disk_dropped_tokens_total": counts.dropped_pages_total * size,
+        }
 
     # Giving back -----------------------------------------------------------------------------------------------------
 
@@ -247,6 +331,9 @@ class PrefixCache:
         self._free(own)
         self.num_owned -= len(own)
         cursor = seq.lease.cursor
+        if self.tier is not None and num_whole:
+            self.tier.name_pages(seq.page_keys, seq.tokens, seq.namespace, num_whole)
+            self.tier.rests(seq.pages[:num_whole], seq.page_keys)
         seq.lease.release()
         self._reset(seq)
         return cursor
@@ -273,7 +360,7 @@ class PrefixCache:
         """Free at once what only a closed branch used, from the end of its path up to `keep_tokens`."""
         if self.tree is not None:
             for evicted in self.tree.prune(cursor, keep_tokens):
-                self._forget(evicted.pages.tolist())
+                self._forget(evicted.pages.tolist(), saves=False)
 
     def flush(self) -> int:
         """Drop everything that no running sequence holds; the number of pages."""
@@ -325,7 +412,8 @@ class PrefixCache:
 
     def balance(self) -> PagesBalance:
         in_tree = self.tree.statistics().num_leased_pages if self.tree is not None else 0
-        return PagesBalance(self.num_pages, self.allocator.num_free, self.num_evictable, in_tree + self.num_owned)
+        leased = in_tree + self.num_owned + self._num_loading
+        return PagesBalance(self.num_pages, self.allocator.num_free, self.num_evictable, leased)
 
     def check(self, running: list[Sequence]) -> None:
         """AssertionError unless free + evictable + leased = total and every page has one owner. For tests and

@@ -245,6 +245,8 @@ class Scheduler:
             found = self.cache.look(seq)
             if found.leader is not None:  # a running prompt is computing what this one needs: join it when that is done
                 seq.follow(found.leader)
+            elif self.cache.begin_reload(seq, found):
+                continue  # the disk tier reads it meanwhile; others go ahead
             elif not self._admit(seq, found, draft, now):
                 return  # no overtaking: who is first in line and too large now will fit later
 
@@ -466,4 +468,5 @@ class Scheduler:
             drafted_tokens_total=counters.drafted_tokens,
             accepted_tokens_total=counters.accepted_tokens,
             tree_nodes=self.cache.num_nodes,
+            **self.cache.tier_counts(),
         )

@@ -14,6 +14,7 @@ from ramet.radix.key import as_tokens, common_prefix
 from ramet.radix.lease import Lease
 from ramet.radix.node import Cursor
 from ramet.runtime.detokenizer import Decoded
+from ramet.runtime.scheduler.reload import Reload
 from ramet.runtime.scheduler.token_row import TokenRow
 from ramet.runtime.types import (
     Delta,
@@ -112,6 +113,10 @@ class Sequence:
     """A running sequence that computes what this one needs, ..."""
     joins_at: int = 0
     """... until it has so many tokens."""
+    page_keys: list[bytes] = field(default_factory=list)
+    """Names of its leading pages in the disk tier, as far as they were asked for."""
+    reload: Reload | None = None
+    """Pages that are being read for it. Once at each waiting: what is evicted again meanwhile is computed."""
     num_matched: int = 0
     """Cached tokens when last looked up: what `lpm` ranks by."""
     num_prompt: int = 0
@@ -208,7 +213,9 @@ class Sequence:
 
     @property
     def is_following(self) -> bool:
-        """Is what it waits for still being computed?"""
+        """Is what it waits for still being computed, or read?"""
+        if self.reload is not None and not self.reload.is_over:
+            return True
         leader = self.leader
         if leader is not None and leader.is_running and leader.num_computed < self.joins_at:
             return True
@@ -263,6 +270,7 @@ class Sequence:
         self.num_known = max(self.num_known, self.num_computed)
         self.is_running = self.was_started = False
         self.drafts = ()
+        self.reload = None
 
     def _prompt_row(self, start: int, end: int, num_sampled: int) -> PlannedRow:
         next_logprob = self.next_logprob

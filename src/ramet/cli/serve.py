@@ -56,6 +56,11 @@ def main(
     context_length: Annotated[int | None, typer.Option(help="Tokens of one sequence.", rich_help_panel=_MODEL)] = None,
     kv_tokens: Annotated[int | None, typer.Option(help="Tokens of KV memory.", rich_help_panel=_MODEL)] = None,
     page_size: Annotated[int | None, typer.Option(help="Tokens of a KV page, 1 to 64.", rich_help_panel=_MODEL)] = None,
+    kv_disk: Annotated[
+        Path | None,
+        typer.Option(help="Folder for KV that leaves memory, kept for the next start.", rich_help_panel=_MODEL),
+    ] = None,
+    kv_disk_gb: Annotated[float | None, typer.Option(help="How large it may grow.", rich_help_panel=_MODEL)] = None,
     policy: Annotated[str | None, typer.Option(help="Who goes first: fcfs, lpm, ...", rich_help_panel=_MODEL)] = None,
     max_body: Annotated[int | None, typer.Option(help="Largest body, bytes.", rich_help_panel=_LIMITS)] = None,
     max_in_flight: Annotated[int | None, typer.Option(help="Requests at once.", rich_help_panel=_LIMITS)] = None,
@@ -87,6 +92,7 @@ def main(
     engine = dict(
         model=model or model_option or os.environ.get("RAMET_MODEL"), device=device, dtype=dtype, backend=backend,
         context_length=context_length, kv_tokens=kv_tokens, page_size=page_size, policy=policy,
+        kv_disk=None if kv_disk is None else str(kv_disk), kv_disk_gb=kv_disk_gb,
         chat_template=read_template(chat_template),
     )  # fmt: skip
     raise typer.Exit(run_server(config, {name: value for name, value in engine.items() if value is not None}))

@@ -254,8 +254,8 @@ def test_states_are_dropped_at_the_end_and_plans_without_rows_are_fine(make_desk
     assert desk.executor.num_sequences == 2
     desk.run(ends=[1, 77])
     assert desk.executor.num_sequences == 1
-    with pytest.raises(NotBuilt, match="host or disk"):
-        desk.run(moves=[PageMove(0, 0, "to_host")])
+    with pytest.raises(NotBuilt, match="--kv-disk"):
+        desk.run(moves=[PageMove(0, 0, "to_disk", b"key")])
 
 
 def test_inputs_are_not_changed(make_desk: MakeDesk) -> None:
