@@ -5,7 +5,7 @@ compiler needs seconds, not the minute that torch's headers take; the file's nam
 flags, so a changed source is a new file and an old one stays valid; and a build is renamed into place when whole, so
 that any number of processes may build at once.
 
-    $XDG_CACHE_HOME/ramet/<hash>/ramet_cpu_<variant>.so        default ~/.cache/ramet
+    $XDG_CACHE_HOME/ramet/<hash>/ramet_<source>_<variant>.so        default ~/.cache/ramet
 """
 
 import ctypes
@@ -57,33 +57,34 @@ def usable_variants() -> list[Variant]:
     return [variant for variant in VARIANTS if variant.cpu_flags <= have]
 
 
-def load_library(variant: str | None = None) -> ctypes.CDLL:
-    """The compiled library; builds it where the cache has none. NotBuilt where there is no compiler, or it fails."""
+def load_library(variant: str | None = None, source: str = "decoder") -> ctypes.CDLL:
+    """The compiled library of one `source`.cpp; builds it where the cache has none. NotBuilt where there is no
+    compiler, or it fails."""
     usable = usable_variants()
     chosen = next((v for v in usable if variant in (None, v.name)), None)
     if chosen is None:
         names = ", ".join(v.name for v in usable)
         raise NotBuilt(f"the native CPU variant {variant!r} on this CPU", hint=f"It runs {names}.")
-    return _load(chosen)
+    return _load(chosen, source)
 
 
 @functools.cache
-def _load(variant: Variant) -> ctypes.CDLL:
-    return ctypes.CDLL(str(build(variant)))
+def _load(variant: Variant, source: str) -> ctypes.CDLL:
+    return ctypes.CDLL(str(build(variant, source=source)))
 
 
-def build(variant: Variant, extra_flags: Sequence[str] = ()) -> Path:
+def build(variant: Variant, extra_flags: Sequence[str] = (), source: str = "decoder") -> Path:
     """Path of the built library; `extra_flags` (sanitizers) make a build of their own."""
     compiler = find_compiler()
     flags = (*FLAGS, *variant.compiler_flags, *extra_flags)
-    target = cache_folder() / _fingerprint(compiler, flags) / f"ramet_cpu_{variant.name}.so"
+    target = cache_folder() / _fingerprint(compiler, flags) / f"ramet_{source}_{variant.name}.so"
     if target.is_file():
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             fresh = Path(folder) / target.name
-            _compile(compiler, flags, fresh)
+            _compile(compiler, flags, source, fresh)
             os.replace(fresh, target)  # atomic: a reader sees a whole file or none
     except OSError as error:
         raise NotBuilt(f"native code for this CPU ({error})", hint="Is the cache folder writable?") from error
@@ -106,8 +107,8 @@ def cache_folder() -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "ramet"
 
 
-def _compile(compiler: str, flags: Sequence[str], target: Path) -> None:
-    command = [compiler, *flags, str(SOURCE_FOLDER / "decoder.cpp"), "-o", str(target)]
+def _compile(compiler: str, flags: Sequence[str], source: str, target: Path) -> None:
+    command = [compiler, *flags, str(SOURCE_FOLDER / f"{source}.cpp"), "-o", str(target)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise NotBuilt(f"native code for this CPU: {compiler} failed ({done.stderr.strip()[-400:]})")

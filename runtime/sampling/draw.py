@@ -10,13 +10,14 @@ meet the same noise (noise.py), so which way a row took cannot be seen.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ramet.runtime.sampling.candidates import candidates
 from ramet.runtime.sampling.noise import log_exponentials, noise_bits_reference, noise_keys
 from ramet.runtime.types import Sampling
 
@@ -99,11 +100,21 @@ def draw_tokens(logits: Tensor, settings: DrawSettings) -> Tensor:
     logits  float32 [R, V], or [R, W] of `settings.tokens`  no NaN, no +inf, in each row at least one that is finite;
             not changed
     """
+    if settings.tokens is None and (narrowed := _likely(logits, settings)) is not None:
+        logits, settings = narrowed
     R, W = logits.shape
     step = max(1, _BLOCK // W) if logits.device.type == "cpu" else R
     blocks = [slice(start, start + step) for start in range(0, R, step)] if step < R else [slice(None)]
     columns = torch.cat([_draw_block(logits[block], _take(settings, block)) for block in blocks])
     return columns if settings.tokens is None else settings.tokens.gather(1, columns[:, None])[:, 0]
+
+
+def _likely(logits: Tensor, settings: DrawSettings) -> tuple[Tensor, DrawSettings] | None:
+    """The same draw among the tokens that can win it; None where that is not known, or a filter needs the whole row."""
+    if logits.device.type != "cpu" or settings.is_cut.any() or settings.has_min_p or logits.stride(1) != 1:
+        return None
+    tokens = candidates(logits, settings.temperature, settings.keys)
+    return None if tokens is None else (logits.gather(1, tokens), replace(settings, tokens=tokens))
 
 
 def _draw_block(logits: Tensor, settings: DrawSettings) -> Tensor:

@@ -38,7 +38,7 @@ def log_exponentials(keys: Tensor, vocabulary_size: int, tokens: Tensor | None =
     tokens  int64 [R, K]   only these tokens; None: all of the vocabulary
     returns float32 [R, K] or [R, vocabulary_size], within (-22.2, 2.9)
     """
-    hashed = _token_hashes(vocabulary_size, keys.device)
+    hashed = token_hashes(vocabulary_size, keys.device)
     bits = _noise_bits(keys, hashed if tokens is None else hashed[tokens])
     uniform = bits.float().add_(0.5).mul_(2.0**-31).clamp_(max=_BELOW_ONE)  # in (0, 1), finest near 0
     return uniform.neg_().log1p_().neg_().log_()
@@ -69,7 +69,7 @@ def noise_bits_reference(key: tuple[int, int], token: int) -> int:
 
 
 @lru_cache(maxsize=8)
-def _token_hashes(vocabulary_size: int, device: torch.device) -> Tensor:
+def token_hashes(vocabulary_size: int, device: torch.device) -> Tensor:
     """int32 [V]: a random-looking word per token, so that neighbours share no pattern."""
     word = np.arange(1, vocabulary_size + 1, dtype=np.uint32)
     for shift, multiplier in ((16, _MULTIPLIERS[0]), (15, _MULTIPLIERS[1])):
