@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_MADE = ("<string>", "<frozen")
+"""Frames of code that was made (dataclasses, the import system). A notebook's cell or `<stdin>` is the user's."""
 
 
 class Site(NamedTuple):
@@ -30,7 +32,8 @@ def caller() -> Site:
     frame = sys._getframe(1)
     while frame is not None:
         path = frame.f_code.co_filename
-        if not path.startswith((_HERE, "<")) and not (path.startswith(_LIBRARY) and "site-packages" not in path):
+        ours = path.startswith((_HERE, *_MADE))
+        if not ours and not (path.startswith(_LIBRARY) and "site-packages" not in path):
             return Site(path, frame.f_lineno, frame.f_code.co_name)
         if frame.f_back is None:
             break

@@ -3,6 +3,7 @@
 Everything public is named here and imported on first use, so `import ramet` costs milliseconds and loads no torch.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -119,7 +120,7 @@ __all__ = [  # the same as _HOMES and _ALIASES: a test holds them together
 def __getattr__(name: str) -> object:
     wanted = _ALIASES.get(name, name)
     if wanted not in _HOMES:
-        raise AttributeError(f"module 'ramet' has no attribute {name!r}")
+        raise AttributeError(f"module 'ramet' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
     value = getattr(import_module(_HOMES[wanted]), wanted)
     globals()[name] = value
     return value

@@ -9,7 +9,7 @@ import pytest
 import ramet
 from ramet import AsyncState, Scripted, State, assistant, function, gen, role, select, user
 from ramet.lang.state import NotAwaited
-from ramet.runtime.errors import BadRequest, ModelNotFound, Unavailable
+from ramet.runtime.errors import BadRequest, EngineFailed, ModelNotFound, Unavailable
 
 Make = Callable[..., Scripted]
 Body = Callable[[State], Any]
@@ -218,3 +218,17 @@ def test_a_server_that_is_not_there() -> None:
     with pytest.raises(Unavailable, match=r"nobody answers at http://127.0.0.1:9.*`ramet serve` starts one") as caught:
         tip.run("x", backend=ramet.RuntimeEndpoint("http://127.0.0.1:9"))
     assert "<unknown>" not in "".join(getattr(caught.value, "__notes__", []))
+
+
+def test_a_line_of_an_interactive_session_is_named(scripted: Make) -> None:
+    names = {"function": function, "gen": gen, "backend": scripted([EngineFailed("no more")])}
+    text = "@function\ndef program(s):\n    s += 'Hi' + gen('a')\n\nprogram.run(backend=backend)\n"
+    with pytest.raises(EngineFailed) as caught:
+        exec(compile(text, "<stdin>", "exec"), names)
+    assert caught.value.__notes__ == ["  from gen('a') at <stdin>:3 in program"]
+
+
+def test_a_misspelled_word_of_the_language_is_suggested() -> None:
+    with pytest.raises(AttributeError, match="genn") as caught:
+        ramet.genn  # noqa: B018
+    assert (caught.value.name, caught.value.obj) == ("genn", ramet)  # from these Python says: Did you mean: 'gen'?

@@ -428,7 +428,7 @@ async def test_sync_program_run_from_async_code_holds_nobody_up(scripted: Make) 
             ticks += 1
 
     ticking = asyncio.create_task(tick())
-    states = await asyncio.gather(*(chat.arun("hi", backend=scripted("abc", delay_s=0.01)) for _ in range(5)))
+    states = await asyncio.gather(*(chat.arun("hi", backend=scripted("abc", delay_s=0.1)) for _ in range(5)))
     ticking.cancel()
     assert [s["one"] for s in states] == ["abc"] * 5 and ticks > 3
 
