@@ -12,12 +12,16 @@ import weakref
 import msgspec
 
 from ramet.constrained.automaton import ir
+from ramet.constrained.automaton.expressible import cannot_express, expressible
+from ramet.constrained.automaton.items import Rule
 from ramet.constrained.automaton.lowering import lower
 from ramet.constrained.cache import GrammarCache
 from ramet.constrained.grammar import CompiledGrammar, Engine, NetworkGrammar
 from ramet.constrained.lark.automaton import LarkGrammar
+from ramet.constrained.lark.expressible import spelt_tables
+from ramet.constrained.lark.fallback import Elsewhere, MatcherGrammar, elsewhere
 from ramet.constrained.lark.gbnf import is_gbnf
-from ramet.constrained.lark.load import Tables, load
+from ramet.constrained.lark.load import NotLalr, Tables, load
 from ramet.constrained.segments import compose
 from ramet.constrained.spec import Lark, Spec
 from ramet.constrained.vocabulary import Vocabulary
@@ -37,12 +41,25 @@ def compile_grammar(grammar: ir.Grammar, engine: Engine) -> CompiledGrammar:
     """An intermediate grammar over an engine, without cache."""
     try:
         with engine.lowering:
-            rule = lower(grammar, engine.machine.space, engine.vocabulary.special)
-            return NetworkGrammar(engine, engine.machine.start_of(rule), grammar.notes)
+            spelt = expressible(grammar, engine.vocabulary.missing_bytes)
+            rule = _lowered(spelt, grammar, engine)
+            return NetworkGrammar(engine, engine.machine.start_of(rule), spelt.notes)
     except RecursionError:
         raise GrammarRefused(
             expected="a grammar of ordinary nesting", got="too deep a nesting", at="#", code="grammar_too_complex"
         ) from None
+
+
+def _lowered(spelt: ir.Grammar, written: ir.Grammar, engine: Engine) -> Rule:
+    """The start rule. A grammar of which nothing is left once it is spelt is refused for that."""
+    space, vocabulary = engine.machine.space, engine.vocabulary
+    try:
+        return lower(spelt, space, vocabulary.special)
+    except GrammarRefused as refusal:
+        if spelt is written or refusal.code != "grammar_unsatisfiable":
+            raise
+        lower(written, space, vocabulary.special)  # raises where the grammar contradicts itself anyway
+        raise cannot_express(vocabulary.missing_bytes, at="#") from None
 
 
 def cache_of(vocabulary: Vocabulary) -> GrammarCache:
@@ -54,15 +71,24 @@ def cache_of(vocabulary: Vocabulary) -> GrammarCache:
         return found
 
 
-def front_end(spec: Spec) -> ir.Grammar | Tables:
+FrontEnd = ir.Grammar | Tables | Elsewhere
+"""What a front end makes of a spec."""
+
+
+def front_end(spec: Spec) -> FrontEnd:
     """The part of a compilation that knows no vocabulary, and in which hostile input can be slow."""
-    if isinstance(spec, Lark) and not is_gbnf(spec.grammar):
+    if not isinstance(spec, Lark) or is_gbnf(spec.grammar):
+        return compose(spec)
+    try:
         return load(spec.grammar, spec.start)
-    return compose(spec)
+    except NotLalr as refusal:
+        return elsewhere(spec.grammar, spec.start, refusal)
 
 
-def back_end(grammar: ir.Grammar | Tables, engine: Engine) -> CompiledGrammar:
+def back_end(grammar: FrontEnd, engine: Engine) -> CompiledGrammar:
     """The rest, over an engine."""
+    if isinstance(grammar, Elsewhere):
+        return MatcherGrammar(grammar, engine.vocabulary)
     if isinstance(grammar, Tables):
-        return LarkGrammar(grammar, engine.vocabulary)
+        return LarkGrammar(spelt_tables(grammar, engine.vocabulary.missing_bytes), engine.vocabulary)
     return compile_grammar(grammar, engine)

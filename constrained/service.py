@@ -23,9 +23,8 @@ import msgspec
 from ramet.constrained.automaton import ir
 from ramet.constrained.automaton.lowering import lower
 from ramet.constrained.automaton.machine import Machine
-from ramet.constrained.compile import back_end, cache_of, front_end
+from ramet.constrained.compile import FrontEnd, back_end, cache_of, front_end
 from ramet.constrained.grammar import CompiledGrammar, Engine
-from ramet.constrained.lark.load import Tables
 from ramet.constrained.spec import Spec
 from ramet.constrained.vocabulary import Vocabulary
 from ramet.runtime.errors import EngineFailed, GrammarRefused, NotBuilt, RametError
@@ -55,8 +54,9 @@ class CompileService:
         self._threads = ThreadPoolExecutor(self.limits.num_workers, thread_name_prefix="ramet-compile")
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._num_kills = 0
-        for _ in range(self.limits.num_workers):
-            self._idle.put(_Worker(self.limits))
+        self._workers = [_Worker(self.limits) for _ in range(self.limits.num_workers)]
+        for worker in self._workers:
+            self._idle.put(worker)
 
     def submit(self, spec: Spec) -> "Future[CompiledGrammar]":
         """The grammar, later. The future's exception is a GrammarRefused for what the client can mend."""
@@ -74,6 +74,11 @@ class CompileService:
     def num_kills(self) -> int:
         """Workers that passed a limit so far."""
         return self._num_kills
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Processes of the workers that are up."""
+        return tuple(worker.pid for worker in self._workers if worker.pid is not None)
 
     def close(self) -> None:
         """End threads and workers."""
@@ -126,7 +131,12 @@ class _Worker:
         self._process: SpawnProcess | None = None
         self._pipe: Connection | None = None
 
-    def run(self, spec: Spec, special: dict[str, int]) -> ir.Grammar | Tables:
+    @property
+    def pid(self) -> int | None:
+        """Of the process, where it is up."""
+        return None if self._process is None else self._process.pid
+
+    def run(self, spec: Spec, special: dict[str, int]) -> FrontEnd:
         """The front end's result. Raises what it raised, or _PassedLimit once the process is gone."""
         pipe = self._started()
         with contextlib.suppress(BrokenPipeError):  # a worker that died idle: seen below
@@ -144,7 +154,7 @@ class _Worker:
                 self.close()
                 raise _PassedLimit(answer.limit, f"{self.limits.memory_bytes >> 20} MiB")
             raise answer.error()
-        assert isinstance(answer, ir.Grammar | Tables), "a worker answers with a grammar or a refusal"
+        assert isinstance(answer, FrontEnd), "a worker answers with a grammar or a refusal"
         return answer
 
     def close(self) -> None:

@@ -94,6 +94,11 @@ class Vocabulary:
         return max((len(data) for data, _ in self._text), default=0)
 
     @cached_property
+    def missing_bytes(self) -> frozenset[int]:
+        """Bytes of UTF-8 text that no text token holds: what needs one of them can't be written."""
+        return frozenset((*range(0xC0), *range(0xC2, 0xF5))).difference(*(data for data, _ in self._text))
+
+    @cached_property
     def id_of_bytes(self) -> dict[bytes, int]:
         """Bytes -> the smallest id of them."""
         return dict(sorted(self._text, key=lambda pair: -pair[1]))

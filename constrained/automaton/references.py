@@ -50,31 +50,35 @@ def refs_of(expr: ir.Expr) -> Iterator[str]:
 
 def renamed(expr: ir.Expr, name: Callable[[str], str]) -> ir.Expr:
     """The same expression with every reference renamed."""
+    return rebuilt(expr, lambda here: ir.Ref(name(here.rule)) if isinstance(here, ir.Ref) else here)
+
+
+def rebuilt(expr: ir.Expr, change: Callable[[ir.Expr], ir.Expr]) -> ir.Expr:
+    """The expression made anew from the inside out: each part is what `change` makes of it."""
 
     @cache
     def visit(here: ir.Expr) -> ir.Expr:
         match here:
-            case ir.Ref():
-                return ir.Ref(name(here.rule))
             case ir.Seq() | ir.Alt():
-                return replace(here, items=tuple(map(visit, here.items)))
+                return change(replace(here, items=tuple(map(visit, here.items))))
             case ir.Tagged():
-                return replace(here, item=visit(here.item))
+                return change(replace(here, item=visit(here.item)))
             case ir.Repeat():
                 separator = None if here.separator is None else visit(here.separator)
-                return replace(here, item=visit(here.item), separator=separator)
+                return change(replace(here, item=visit(here.item), separator=separator))
             case ir.Object():
                 members = tuple(replace(member, value=visit(member.value)) for member in here.members)
-                return replace(here, members=members, free=tuple(replace(f, value=visit(f.value)) for f in here.free))
+                free = tuple(replace(member, value=visit(member.value)) for member in here.free)
+                return change(replace(here, members=members, free=free))
             case ir.Array():
-                return _renamed_array(here, visit)
+                return change(_rebuilt_array(here, visit))
             case _:
-                return here
+                return change(here)
 
     return visit(expr)
 
 
-def _renamed_array(array: ir.Array, visit: Callable[[ir.Expr], ir.Expr]) -> ir.Array:
+def _rebuilt_array(array: ir.Array, visit: Callable[[ir.Expr], ir.Expr]) -> ir.Array:
     contains = array.contains
     if contains is not None:
         contains = replace(contains, match=visit(contains.match), other=visit(contains.other))

@@ -62,6 +62,10 @@ class Tables:
     ignored: frozenset[str]
 
 
+class NotLalr(GrammarRefused):
+    """Lark's loader makes no LALR(1) tables of it: another engine may still take it."""
+
+
 def load(grammar: str, start: str) -> Tables:
     """The tables of a grammar. Raises GrammarRefused."""
     if len(grammar) > MAX_GRAMMAR_CHARACTERS:
@@ -89,9 +93,15 @@ def _parser(grammar: str, start: str) -> Any:
     try:
         return lark.Lark(grammar, start=start, parser="lalr", lexer="contextual", maybe_placeholders=False)
     except GrammarError as error:
-        raise _refused("a grammar that is LALR(1)", _shown(error), "Lark found a conflict or an error in it.") from None
+        raise _not_lalr(
+            "a grammar that is LALR(1)", _shown(error), "Lark found a conflict or an error in it."
+        ) from None
     except (LarkError, OSError, re.error, ValueError, KeyError) as error:
-        raise _refused("a Lark grammar", _shown(error), "Lark can't read it.") from None
+        raise _not_lalr("a Lark grammar", _shown(error), "Lark can't read it.") from None
+
+
+def _not_lalr(expected: str, got: str, hint: str) -> NotLalr:
+    return NotLalr(expected=expected, got=got, at="$.grammar", hint=hint, code="invalid_grammar")
 
 
 def _shown(error: Exception) -> str:

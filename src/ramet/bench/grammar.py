@@ -1,8 +1,9 @@
 """How many schemas are enforced exactly, and what a compile and a mask cost: `ramet bench grammar --suite S --data F`.
 
 Suites: jsonschemabench (`{id, schema, tests: [{instance, valid}]}`), json-schema-test-suite (the same with `optional`,
-whose rows are left out, and `draft`), micro (`{name, schema, accept, reject}`, texts). A schema is right if every valid
-text is accepted to its end and every invalid one refused. Instances are written as `json.dumps` writes them, under
+whose rows are left out, and `draft`), micro (`{name, schema, accept, reject}`, texts); masks, hostile and peer measure
+other things: see `grammar_masks`, `grammar_hostile` and `grammar_peer`. A schema is right if every valid text is
+accepted to its end and every invalid one refused. Instances are written as `json.dumps` writes them, under
 `unsupported="error"`.
 
 Key order is asked of nobody in these files: instances come in orders of their own. So `right` is counted with
@@ -24,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ramet.bench import grammar_hostile, grammar_masks, grammar_peer
 from ramet.bench.form import Bar, Measured, NotCorrect
 from ramet.constrained.compile import compile
 from ramet.constrained.grammar import CompiledGrammar
@@ -51,6 +53,12 @@ BARS = {
     ),
     "json-schema-test-suite": (Bar("right_tests", 1700, ">="), Bar("wrong_accepts", 0, "<=")),
     "micro": (Bar("right_or_declared", 60, ">="), Bar("wrong_accepts", 0, "<=")),
+}
+
+OTHER_SUITES = {
+    "masks": grammar_masks.measure,
+    "hostile": grammar_hostile.measure,
+    "peer": grammar_peer.measure,
 }
 
 
@@ -82,8 +90,11 @@ def measure(options: Mapping[str, object] | None = None) -> Measured:
     """Every figure of one suite. Raises NotCorrect where mask and advance disagree."""
     chosen = {str(key): str(value) for key, value in (options or {}).items()}
     suite = chosen.get("suite", "jsonschemabench")
+    if suite in OTHER_SUITES:
+        return OTHER_SUITES[suite](options)
     if suite not in BARS or "data" not in chosen:
-        raise NotCorrect(f"expected --suite out of {', '.join(BARS)} and --data FILE, got {suite!r}")
+        known = ", ".join([*BARS, *OTHER_SUITES])
+        raise NotCorrect(f"expected --suite out of {known}, and --data FILE; got {suite!r}")
     cases = list(_read(suite, Path(chosen["data"])))[:: int(chosen.get("every", 1))]
     cases = cases[: int(chosen.get("limit", len(cases)))]
     tokenizer = open_source(find_default_model()).tokenizer()
@@ -108,6 +119,8 @@ def _measured(suite: str, num_cases: int, declared: Tally, free: Tally) -> Measu
         **_quantiles("compile", "ms", 1e3, declared.compile_s + free.compile_s),
         **_quantiles("mask", "us", 1e6, declared.mask_s + free.mask_s),
         **_quantiles("first_mask", "us", 1e6, declared.first_mask_s + free.first_mask_s),
+        **_quantiles("any_order_compile", "ms", 1e3, free.compile_s),
+        **_quantiles("any_order_mask", "us", 1e6, free.mask_s),
     }
     notes = {
         "refused": counted.refused,

@@ -1,12 +1,12 @@
 """Our masks beside llguidance's, token by token: what we forbid and it allows, each explained by a proof.
 
-`ramet bench grammar_peer --data FILE` walks one valid instance of each schema that both take. At every step the two
-masks are compared, and for each way in which a token dies here (state and byte) one token is followed up: llguidance
-completes the text at random, and the finished value says why we forbade it. It is invalid; or valid and we accept the
-same value in another spelling (whitespace, number, escape) or order of keys; or it repeats a key. What is none of
-these is `unexplained`. In the other direction a token that we allow and it forbids is completed by our own grammar,
-and the value must be valid. Ours runs with `whitespace="exact"`: by default it bounds whitespace, which would be nearly
-all there is to see. Options (`--set`): every=N, limit=N, proofs=N per schema and direction.
+`ramet bench grammar --suite peer --data FILE` walks one valid instance of each schema that both take. At every step
+the two masks are compared, and for each way in which a token dies here (state and byte) one token is followed up:
+llguidance completes the text at random, and the finished value says why we forbade it. It is invalid; or valid and we
+accept the same value in another spelling (whitespace, number, escape) or order of keys; or it repeats a key. What is
+none of these is `unexplained`. In the other direction a token that we allow and it forbids is completed by our own
+grammar, and the value must be valid. Ours runs with `whitespace="exact"`: by default it bounds whitespace, which would
+be nearly all there is to see. Options (`--set`): every=N, limit=N, proofs=N per schema and direction.
 """
 
 import json
@@ -23,6 +23,7 @@ from ramet.bench.form import Bar, Measured, NotCorrect
 from ramet.constrained.compile import compile
 from ramet.constrained.grammar import CompiledGrammar
 from ramet.constrained.json_schema.lower import validate_final
+from ramet.constrained.lark.fallback import tokenizer_of
 from ramet.constrained.spec import JsonSchema
 from ramet.constrained.state import GrammarState
 from ramet.constrained.vocabulary import Vocabulary
@@ -67,7 +68,7 @@ class _Duel:
         tokenizer = open_source(find_default_model()).tokenizer()
         self.tokenizer = tokenizer
         self.vocabulary = Vocabulary.from_tokenizer(tokenizer)
-        self.peer = _Peer(self.vocabulary, self.encode)
+        self.peer = _Peer(self.vocabulary)
         self.num_proofs = num_proofs
         self.ours: Counter[str] = Counter()
         self.theirs: Counter[str] = Counter()
@@ -198,15 +199,14 @@ class _Walk:
 class _Peer:
     """llguidance behind four verbs."""
 
-    def __init__(self, vocabulary: Vocabulary, encode: Any) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
         try:
             import llguidance
         except ImportError:
             raise NotCorrect("llguidance is not installed: pip install 'ramet[llguidance]'") from None
         self.library: Any = llguidance
         self.vocabulary = vocabulary
-        wrapper = self.library.TokenizerWrapper(_PlainTokenizer(vocabulary, encode))
-        self.tokenizer = self.library.LLTokenizer(wrapper, n_vocab=vocabulary.size)
+        self.tokenizer = tokenizer_of(vocabulary)
 
     def matcher(self, schema: Any) -> Any | None:
         """None where it refuses the schema."""
@@ -235,22 +235,6 @@ class _Peer:
             return state
 
         return duel.completed(copy, self.allowed, lambda s: s.is_accepting(), advance)
-
-
-class _PlainTokenizer:
-    """What llguidance wants to know of a tokenizer."""
-
-    def __init__(self, vocabulary: Vocabulary, encode: Any) -> None:
-        self.eos_token_id, self.bos_token_id = vocabulary.end_ids[0], None
-        self.tokens = [
-            data if i not in vocabulary.special_ids else b"" for i, data in enumerate(vocabulary.token_bytes)
-        ]
-        self.special_token_ids = sorted(vocabulary.special_ids)
-        self._encode = encode
-
-    def __call__(self, text: Any) -> list[int]:
-        found: list[int] = self._encode(text.decode("utf-8") if isinstance(text, bytes) else text)
-        return found
 
 
 class _Repeated(ValueError):

@@ -9,6 +9,7 @@ import pytest
 from lark.exceptions import LarkError
 
 from ramet.constrained.compile import compile
+from ramet.constrained.lark import fallback
 from ramet.constrained.spec import Lark
 from ramet.constrained.state import GrammarState
 from ramet.runtime.errors import GrammarRefused
@@ -160,7 +161,8 @@ def test_masks_equal_brute_force(grammar: str) -> None:
         ("start: /(?<=a)\\bx/", ""),
     ],
 )
-def test_refusals(grammar: str, says: str) -> None:
+def test_refusals(monkeypatch: pytest.MonkeyPatch, grammar: str, says: str) -> None:
+    monkeypatch.setattr(fallback, "is_installed", lambda: False)
     with pytest.raises(GrammarRefused) as caught:
         compile(Lark(grammar=grammar), VOCABULARY)
     assert says.lower() in str(caught.value).lower()
