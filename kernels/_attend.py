@@ -22,6 +22,7 @@ def attend_keys(
     """q [M, BLOCK_D] float -> m [M], l [M], acc [M, BLOCK_D]; scores are scale * q . k, bent by soft_cap.
 
     key_ptr, value_ptr [N, S, G, D]; table_ptr: the row's page ids; keys [key_begin, key_end) are looked at.
+    INT8: pages hold codes of rotated keys and values (kv_quantize.py), scales [N, S, G]; q and acc are rotated too.
     """
     m = tl.full([M], -float("inf"), dtype=tl.float32)
     l = tl.zeros([M], dtype=tl.float32)  # noqa: E741  the paper's letter
@@ -35,11 +36,9 @@ def attend_keys(
         place = row[:, None] * D + d[None, :]
         inside = present[:, None] & (d[None, :] < D)
         k = tl.load(key_ptr + place, mask=inside, other=0.0)
-        if INT8:
-            k = k.to(tl.float32) * tl.load(
-                key_scale_ptr + place // 32, mask=inside, other=0.0
-            )  # kv_quantize.SCALE_GROUP
         scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision="ieee") * scale  # [M, N]
+        if INT8:  # codes are exact in bfloat16; a key's scale belongs to its score
+            scores = scores * tl.load(key_scale_ptr + row, mask=present, other=0.0).to(tl.float32)[None, :]
         if HAS_CAP:
             scores = soft_cap * (2.0 * tl.sigmoid(2.0 * scores / soft_cap) - 1.0)  # tanh
         visible = present[None, :] & (key[None, :] >= low[:, None]) & (key[None, :] < high[:, None])
@@ -59,8 +58,8 @@ def attend_keys(
         keep = tl.exp(m - safe)
         l = l * keep + tl.sum(weights, axis=1)  # noqa: E741
         v = tl.load(value_ptr + place, mask=inside, other=0.0)
-        if INT8:
-            v = v.to(tl.float32) * tl.load(value_scale_ptr + place // 32, mask=inside, other=0.0)
+        if INT8:  # a value's scale belongs to the weight that meets it, not to l
+            weights = weights * tl.load(value_scale_ptr + row, mask=present, other=0.0).to(tl.float32)[None, :]
         acc = acc * keep[:, None] + tl.dot(weights.to(q.dtype), v.to(q.dtype), input_precision="ieee")
         m = higher
     return m, l, acc

@@ -16,6 +16,8 @@ Layout   q                float  [T, H, D]     last axis contiguous
          query_offsets    int32  [R + 1]       row r owns q[query_offsets[r]:query_offsets[r + 1]]; rows may be empty
          context_lengths  int32  [R]           keys of the row, its new tokens' included (already written)
          page_tables      int32  [R, P]        entries past a row's length are never read
+         key_scales       float16  [N, S, G]   where pages are int8: codes of rotated keys (kv_quantize.py); so are
+                                               values, with value_scales
          returns          float  [T, H, D]     q's dtype; scores and sums in float32
 `groups` ((rows, num_shared_tokens), ...) says which rows share leading pages: a hint, results do not depend on it."""
 
@@ -24,7 +26,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from ramet.kernels.kv_quantize import read_int8
 from ramet.kernels.registry import Op
+from ramet.kernels.rotate_heads import rotate_heads_reference
 
 Groups = Sequence[tuple[Sequence[int], int]]
 
@@ -46,6 +50,8 @@ def extend_attention_reference(
     tree_masks: Mapping[int, Tensor] | None = None,
     positions: Tensor | None = None,
     groups: Groups = (),
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
 ) -> Tensor:
     """The definition: row by row, all scores at once, float32.
 
@@ -55,7 +61,7 @@ def extend_attention_reference(
     for r, (begin, end, length) in enumerate(_rows(query_offsets, context_lengths)):
         if begin == end:
             continue
-        keys, values = gather_row(key_pages, value_pages, page_tables[r], length)
+        keys, values = gather_row(key_pages, value_pages, page_tables[r], length, key_scales, value_scales)
         tree = None if tree_masks is None else tree_masks.get(r)
         visible = visible_keys(
             length - (end - begin), 0, end - begin, length, window, tree, _slice(positions, begin, end)
@@ -78,6 +84,8 @@ def extend_attention_torch(
     tree_masks: Mapping[int, Tensor] | None = None,
     positions: Tensor | None = None,
     groups: Groups = (),
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
 ) -> Tensor:
     """Blocks of queries, torch's fused attention where there is no soft cap; keys outside the window are not read."""
     out = torch.empty_like(q)
@@ -85,7 +93,7 @@ def extend_attention_torch(
         if begin == end:
             continue
         start = length - (end - begin)
-        keys, values = gather_row(key_pages, value_pages, page_tables[r], length)
+        keys, values = gather_row(key_pages, value_pages, page_tables[r], length, key_scales, value_scales)
         tree = None if tree_masks is None else tree_masks.get(r)
         at = _slice(positions, begin, end)
         for first in range(0, end - begin, QUERY_BLOCK):
@@ -112,12 +120,15 @@ def decode_attention_reference(
     window: int | None = None,
     soft_cap: float | None = None,
     groups: Groups = (),
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
 ) -> Tensor:
     """extend_attention with one new token per row."""
     offsets = torch.arange(q.shape[0] + 1, dtype=torch.int32)
     return extend_attention_reference(
-        q, key_pages, value_pages, offsets, context_lengths, page_tables, scale=scale, window=window, soft_cap=soft_cap
-    )
+        q, key_pages, value_pages, offsets, context_lengths, page_tables, scale=scale, window=window, soft_cap=soft_cap,
+        key_scales=key_scales, value_scales=value_scales,
+    )  # fmt: skip
 
 
 def decode_attention_torch(
@@ -131,19 +142,34 @@ def decode_attention_torch(
     window: int | None = None,
     soft_cap: float | None = None,
     groups: Groups = (),
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
 ) -> Tensor:
     """Row by row, so that a row's result does not depend on the longest row beside it."""
     offsets = torch.arange(q.shape[0] + 1, dtype=torch.int32)
     return extend_attention_torch(
-        q, key_pages, value_pages, offsets, context_lengths, page_tables, scale=scale, window=window, soft_cap=soft_cap
-    )
+        q, key_pages, value_pages, offsets, context_lengths, page_tables, scale=scale, window=window, soft_cap=soft_cap,
+        key_scales=key_scales, value_scales=value_scales,
+    )  # fmt: skip
 
 
-def gather_row(key_pages: Tensor, value_pages: Tensor, table: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Copies of one row's keys and values, each [length, G, D]."""
+def gather_row(
+    key_pages: Tensor,
+    value_pages: Tensor,
+    table: Tensor,
+    length: int,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Copies of one row's keys and values, each [length, G, D]; int8 ones read and turned back, as float32."""
     _, S, G, D = key_pages.shape
     pages = table[: -(-length // S)].long()
-    return tuple(pool[pages].view(-1, G, D)[:length] for pool in (key_pages, value_pages))  # type: ignore[return-value]
+    keys, values = (pool[pages].view(-1, G, D)[:length] for pool in (key_pages, value_pages))
+    if key_scales is None or value_scales is None:
+        return keys, values
+    scales = (pool[pages].view(-1, G)[:length] for pool in (key_scales, value_scales))
+    keys, values = (rotate_heads_reference(read_int8(*pair)) for pair in zip((keys, values), scales, strict=True))
+    return keys, values
 
 
 def visible_keys(

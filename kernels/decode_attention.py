@@ -9,7 +9,7 @@ it can be captured in a CUDA graph (a row of length 0 is padding and gives 0).
 
 Layout   q                float    [R, H, D]     last axis contiguous
          key_pages        float or int8  [N, S, G, D]   value_pages the same
-         key_scales       float32  [N, S, G, D / 32]  where pages are int8; value_scales the same
+         key_scales       float16  [N, S, G]  where pages are int8 (kv_quantize.py); value_scales the same
          context_lengths  int32    [R]           keys of the row, its new token's included
          page_tables      int32    [R, P]
          returns          float    [R, H, D]     q's dtype
@@ -23,8 +23,9 @@ from ramet.kernels._attend import attend_keys
 from ramet.kernels._triton import tl, triton
 from ramet.kernels.attention import Groups
 from ramet.kernels.checks import check_last_axis_contiguous, check_tensor
-from ramet.kernels.kv_quantize import SCALE_GROUP
+from ramet.kernels.kv_quantize import SCALE_DTYPE
 from ramet.kernels.merge_states import merge_states_triton
+from ramet.kernels.rotate_heads import rotate_heads_triton
 
 SPLIT = 256
 """Keys per program. A constant: cutting by the batch would change a row's bits with its company."""
@@ -92,37 +93,28 @@ def decode_attention_triton(
     lse = torch.empty((R, num_pieces, H), dtype=torch.float32, device=q.device)
     if R == 0:
         return torch.empty_like(q)
+    is_int8 = key_scales is not None
+    q = rotate_heads_triton(q) if is_int8 else q
     _decode_kernel[(R, G, num_pieces)](
         q, key_pages, value_pages, key_scales if key_scales is not None else q,
         value_scales if value_scales is not None else q, context_lengths, page_tables, out, lse,
         q.stride(0), q.stride(1), page_tables.stride(0), H, G, D, S, num_pieces, window or 0, scale, soft_cap or 0.0,
-        HAS_CAP=soft_cap is not None, INT8=key_scales is not None, HAS_WINDOW=window is not None, SPLIT=SPLIT,
+        HAS_CAP=soft_cap is not None, INT8=is_int8, HAS_WINDOW=window is not None, SPLIT=SPLIT,
         M=max(16, triton.next_power_of_2(H // G)), N=block, BLOCK_D=max(16, triton.next_power_of_2(D)),
     )  # fmt: skip
-    return merge_states_triton(out, lse)[0].to(q.dtype)
+    merged = merge_states_triton(out, lse)[0]
+    return (rotate_heads_triton(merged) if is_int8 else merged).to(q.dtype)
 
 
 def check_pages(
     q: Tensor, key_pages: Tensor, value_pages: Tensor, key_scales: Tensor | None, value_scales: Tensor | None
 ) -> None:
-    """Pages fit the queries; int8 pages come with float32 scales."""
+    """Pages fit the queries; int8 pages come with scales."""
     D = q.shape[-1]
     check_last_axis_contiguous("q", q)
     check_tensor("key_pages", key_pages, shape=(None, None, None, D), device=q.device)
     check_tensor("value_pages", value_pages, dtype=key_pages.dtype, shape=key_pages.shape, device=q.device)
     if key_pages.dtype == torch.int8:
         assert key_scales is not None and value_scales is not None, "int8 pages need scales"
-        check_tensor(
-            "key_scales",
-            key_scales,
-            dtype=torch.float32,
-            shape=(*key_pages.shape[:3], D // SCALE_GROUP),
-            device=q.device,
-        )
-        check_tensor(
-            "value_scales",
-            value_scales,
-            dtype=torch.float32,
-            shape=(*key_pages.shape[:3], D // SCALE_GROUP),
-            device=q.device,
-        )
+        for name, scales in (("key_scales", key_scales), ("value_scales", value_scales)):
+            check_tensor(name, scales, dtype=SCALE_DTYPE, shape=key_pages.shape[:3], device=q.device)

@@ -24,6 +24,7 @@ from ramet.kernels.attention import Groups
 from ramet.kernels.checks import check_tensor
 from ramet.kernels.decode_attention import check_pages
 from ramet.kernels.merge_states import merge_states_triton
+from ramet.kernels.rotate_heads import rotate_heads_triton
 
 _ITEM_FIELDS = 5
 
@@ -224,15 +225,18 @@ def extend_attention_triton(
     lse = torch.empty(shape[:3], dtype=torch.float32, device=q.device)
     if positions is None:
         positions = plan.starts + torch.arange(T, device=q.device) - plan.row_begins
+    is_int8 = key_scales is not None
+    q = rotate_heads_triton(q) if is_int8 else q
     _extend_kernel[(len(plan.items), G)](
         q, key_pages, value_pages, key_scales if key_scales is not None else q,
         value_scales if value_scales is not None else q, page_tables, plan.items, plan.queries, plan.states,
         plan.row_begins, plan.starts, trees[0], trees[1], positions.to(torch.int32), out, lse,
         q.stride(0), q.stride(1), page_tables.stride(0), H, G, D, S, plan.most_states, window or 0, scale,
-        soft_cap or 0.0, HAS_CAP=soft_cap is not None, INT8=key_scales is not None, HAS_TREE=bool(tree_masks),
+        soft_cap or 0.0, HAS_CAP=soft_cap is not None, INT8=is_int8, HAS_TREE=bool(tree_masks),
         HAS_WINDOW=window is not None, M=M, N=block, BLOCK_D=max(16, triton.next_power_of_2(D)),
     )  # fmt: skip
-    return out[:, 0] if direct else merge_states_triton(out, lse, plan.num_states)[0].to(q.dtype)
+    merged = out[:, 0] if direct else merge_states_triton(out, lse, plan.num_states)[0]
+    return (rotate_heads_triton(merged) if is_int8 else merged).to(q.dtype)
 
 
 def _flat_trees(

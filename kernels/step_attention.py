@@ -15,13 +15,15 @@ Backends
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ramet.kernels.attention import Groups, decode_attention, extend_attention, visible_keys
+from ramet.kernels.kv_quantize import read_int8
 from ramet.kernels.registry import Op
+from ramet.kernels.rotate_heads import rotate_heads
 
 TILE = 128
 """Queries of a row per product."""
@@ -39,8 +41,13 @@ class StepAttention(Protocol):
         scale: float,
         window: int | None = None,
         soft_cap: float | None = None,
+        key_scales: Tensor | None = None,
+        value_scales: Tensor | None = None,
     ) -> Tensor:
-        """q  float [T, H, D];  key_pages, value_pages  float [N, S, G, D];  returns float [T, H, D], q's dtype."""
+        """q  float [T, H, D];  key_pages, value_pages  float [N, S, G, D];  returns float [T, H, D], q's dtype.
+
+        Where pages are int8 (kv_quantize.py), key_scales and value_scales  float16 [N, S, G].
+        """
         ...
 
 
@@ -64,17 +71,20 @@ class ByOps:
         scale: float,
         window: int | None = None,
         soft_cap: float | None = None,
+        key_scales: Tensor | None = None,
+        value_scales: Tensor | None = None,
     ) -> Tensor:
         lengths, tables = self.context_lengths, self.page_tables
         if q.shape[0] == lengths.shape[0] and not self.tree_masks:  # one new token in each row
             return decode_attention(
                 q, key_pages, value_pages, lengths, tables,
                 scale=scale, window=window, soft_cap=soft_cap, groups=self.groups,
+                key_scales=key_scales, value_scales=value_scales,
             )  # fmt: skip
         return extend_attention(
             q, key_pages, value_pages, self.query_offsets, lengths, tables,
             scale=scale, window=window, soft_cap=soft_cap, groups=self.groups,
-            tree_masks=self.tree_masks, positions=self.positions,
+            tree_masks=self.tree_masks, positions=self.positions, key_scales=key_scales, value_scales=value_scales,
         )  # fmt: skip
 
 
@@ -93,6 +103,13 @@ def plan_reference(
         query_offsets=query_offsets, context_lengths=context_lengths, page_tables=page_tables, groups=groups,
         tree_masks=tree_masks, positions=positions,
     )  # fmt: skip
+
+
+class Pool(NamedTuple):
+    """Pages of keys or of values."""
+
+    pages: Tensor
+    scales: Tensor | None
 
 
 @dataclass(slots=True)
@@ -115,14 +132,20 @@ class _Row:
     def start(self) -> int:
         return self.length - (self.end - self.begin)
 
-    def read(self, pool: Tensor, low: int, high: int) -> Tensor:
-        """[high - low, G, D]: keys or values low <= j < high; a view where the pages lie one after the other."""
-        _, S, G, D = pool.shape
+    def read(self, pool: Pool, low: int, high: int) -> Tensor:
+        """[high - low, G, D]: keys or values low <= j < high; a view where the pages lie one after the other and are no
+        int8 codes."""
+        found = self._slice(pool.pages, low, high)
+        return found if pool.scales is None else read_int8(found, self._slice(pool.scales, low, high))
+
+    def _slice(self, pool: Tensor, low: int, high: int) -> Tensor:
+        """[N, S, ...] -> [high - low, ...]"""
+        S, behind = pool.shape[1], pool.shape[2:]
         if self.first_page is not None:
             at = self.first_page * S
-            return pool.view(-1, G, D)[at + low : at + high]
+            return pool.view(-1, *behind)[at + low : at + high]
         first = low // S
-        found = pool.index_select(0, self.pages[first : -(-high // S)]).view(-1, G, D)
+        found = pool.index_select(0, self.pages[first : -(-high // S)]).view(-1, *behind)
         return found[low - first * S : high - first * S]
 
     def hidden_keys(self, first: int, low: int, last: int, high: int, window: int | None) -> Tensor:
@@ -149,14 +172,18 @@ class PlannedAttention:
         scale: float,
         window: int | None = None,
         soft_cap: float | None = None,
+        key_scales: Tensor | None = None,
+        value_scales: Tensor | None = None,
     ) -> Tensor:
+        q = q if key_scales is None else rotate_heads(q)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        keys, values = Pool(key_pages, key_scales), Pool(value_pages, value_scales)
         for row in self.rows:
             if row.end - row.begin == 1 and soft_cap is None:
-                out[row.begin] = _attend_single(q[row.begin], row, key_pages, value_pages, scale, window)
+                out[row.begin] = _attend_single(q[row.begin], row, keys, values, scale, window)
             elif row.end > row.begin:
-                _attend_tiles(q, row, key_pages, value_pages, out, scale, window, soft_cap)
-        return out
+                _attend_tiles(q, row, keys, values, out, scale, window, soft_cap)
+        return out if key_scales is None else rotate_heads(out)
 
 
 def plan_torch(
@@ -189,7 +216,7 @@ def _first_of_run(pages: Tensor) -> int | None:
 
 
 def _attend_single(
-    q: Tensor, row: _Row, key_pages: Tensor, value_pages: Tensor, scale: float, window: int | None
+    q: Tensor, row: _Row, key_pages: Pool, value_pages: Pool, scale: float, window: int | None
 ) -> Tensor:
     """q, result: [H, D]. No mask: what a window hides is not read."""
     low = 0 if window is None else max(0, row.length - window)
@@ -205,8 +232,8 @@ def _attend_single(
 def _attend_tiles(
     q: Tensor,
     row: _Row,
-    key_pages: Tensor,
-    value_pages: Tensor,
+    key_pages: Pool,
+    value_pages: Pool,
     out: Tensor,
     scale: float,
     window: int | None,

@@ -23,16 +23,12 @@ constexpr int QUERY_TILE = 6;  // 6 queries x 4 vectors = 24 accumulators
 
 enum KVType : int32_t { KV_BF16 = 0, KV_F32 = 1, KV_INT8 = 2 };
 
-// Channels of a head that share a scale, in an int8 pool. With one scale for a whole head of 64, greedy tokens changed about
-// twice as often (docs/LOG.md).
-constexpr int SCALE_GROUP = 32;
-
-// One layer's pool. Scales only for int8: [N, S, G, D / 32] float.
+// One layer's pool. An int8 pool holds keys and values rotated (rotation.h), each head of a token with one scale.
 struct KVLayer {
   void* keys;
   void* values;
-  float* key_scales;
-  float* value_scales;
+  uint16_t* key_scales;    // [N, S, G] half, where int8
+  uint16_t* value_scales;
 };
 
 struct KVShape {
@@ -125,25 +121,27 @@ struct ChunkScratch {
   u8x64* values;        // [CHUNK/PACK][D/16]
   float* scores;        // [QUERY_TILE][CHUNK]
   Element* weights;     // [QUERY_TILE][CHUNK]
+  // int8 only: what scores and weights are multiplied by. Packed keys and values are the codes, exact in bfloat16.
+  float key_scales[CHUNK], value_scales[CHUNK];
 };
 
 // 16 * PACK numbers of a stored row, as sixteen 32-bit lanes.
 template <class Math, int TYPE>
-INLINE i32x16 row_lanes(const void* base, const float* scales, size_t at) {
-  const auto int8_at = [&](int i) {
-    return to_float(__builtin_convertvector(load_as<i8x16>((const int8_t*)base + at + i), i32x16)) * scales[at / SCALE_GROUP];
+INLINE i32x16 row_lanes(const void* base, size_t at) {
+  const auto codes_at = [&](int i) {
+    return to_float(__builtin_convertvector(load_as<i8x16>((const int8_t*)base + at + i), i32x16));
   };
   if constexpr (Math::PACK == 2 && TYPE == KV_BF16) {
     return load_as<i32x16>((const uint16_t*)base + at);
   } else if constexpr (Math::PACK == 2) {
-    const u16x16 halves[2] = {to_bf16(int8_at(0)), to_bf16(int8_at(16))};
+    const u16x16 halves[2] = {to_bf16(codes_at(0)), to_bf16(codes_at(16))};
     return load_as<i32x16>(halves);
   } else if constexpr (TYPE == KV_BF16) {
     return as_int(load_bf16((const uint16_t*)base + at));
   } else if constexpr (TYPE == KV_F32) {
     return as_int(load((const float*)base + at));
   } else {
-    return as_int(int8_at(0));
+    return as_int(codes_at(0));
   }
 }
 
@@ -199,13 +197,13 @@ struct Cursor {
 template <class Math, int TYPE, bool WHOLE>
 INLINE void pack_block(const KVLayer& layer, int D, const size_t (&at)[LANES], u8x64* keys, u8x64* values) {
   constexpr int PACK = Math::PACK;
-  const auto row = [&](const void* base, const float* scales, int lane, int d) {
-    return WHOLE || at[lane] != NOWHERE ? row_lanes<Math, TYPE>(base, scales, at[lane] + d) : i32x16{};
+  const auto row = [&](const void* base, int lane, int d) {
+    return WHOLE || at[lane] != NOWHERE ? row_lanes<Math, TYPE>(base, at[lane] + d) : i32x16{};
   };
   for (int d = 0; d < D; d += LANES * PACK) {
     i32x16 rows[LANES];
 #pragma GCC unroll 16
-    for (int lane = 0; lane < LANES; lane++) rows[lane] = row(layer.keys, layer.key_scales, lane, d);
+    for (int lane = 0; lane < LANES; lane++) rows[lane] = row(layer.keys, lane, d);
     transpose(rows);
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; i++) keys[d / PACK + i] = (u8x64)rows[i];
@@ -213,9 +211,9 @@ INLINE void pack_block(const KVLayer& layer, int D, const size_t (&at)[LANES], u
     for (int lane = 0; lane < LANES; lane += PACK) {
       u8x64* out = values + size_t(lane / PACK) * (D / LANES) + d / LANES;
       if constexpr (PACK == 2)
-        interleave(row(layer.values, layer.value_scales, lane, d), row(layer.values, layer.value_scales, lane + 1, d), out);
+        interleave(row(layer.values, lane, d), row(layer.values, lane + 1, d), out);
       else
-        *out = (u8x64)row(layer.values, layer.value_scales, lane, d);
+        *out = (u8x64)row(layer.values, lane, d);
     }
   }
 }
@@ -231,8 +229,12 @@ void pack_chunk_of(const KVShape& kv, const KVLayer& layer, const int32_t* table
     for (int lane = 0; lane < LANES; lane++) {
       const int key = block + lane;
       at[lane] = NOWHERE;
+      if constexpr (TYPE == KV_INT8) scratch.key_scales[key] = scratch.value_scales[key] = 0.0f;
       if (key >= to) continue;
-      at[lane] = (cursor.next() * kv.G + g) * D;
+      const size_t head = cursor.next() * kv.G + g;
+      at[lane] = head * D;
+      if constexpr (TYPE == KV_INT8)
+        scratch.key_scales[key] = half_to_float(layer.key_scales[head]), scratch.value_scales[key] = half_to_float(layer.value_scales[head]);
     }
     u8x64* keys = scratch.keys + size_t(block / LANES) * (D / PACK);
     u8x64* values = scratch.values + size_t(block / PACK) * (D / LANES);
@@ -295,13 +297,15 @@ INLINE void sum_values(const u8x64* values, int D, int num_steps, const typename
     for (int j = 0; j < COLUMNS; j++) store(out[i].o + (c + j) * LANES, sums[i][j]);
 }
 
-// Scores -> weights e^(score - m), in place; writes m and l.
-template <class Math>
-INLINE void weigh(const Query& q, float soft_cap, int base, int num_blocks, float* scores, typename Math::Element* weights,
-                  Partial& out) {
+// Scores -> weights e^(score - m), in place; writes m and l. Where SCALED, a key's scale belongs to its score and a value's to
+// the weight that meets it, not to l.
+template <class Math, bool SCALED>
+void weigh(const Query& q, float soft_cap, int base, int num_blocks, float* scores, typename Math::Element* weights,
+                  const float* key_scales, const float* value_scales, Partial& out) {
   f32x16 largest = splat(-INFINITY);
   for (int b = 0; b < num_blocks; b++) {
     f32x16 x = load(scores + b * LANES);
+    if constexpr (SCALED) x = x * load(key_scales + b * LANES);
     if (soft_cap > 0) x = soft_cap * tanh_of(x / soft_cap);
     if (!sees_all(q, base + b * LANES)) x = select(visible_lanes(q, base + b * LANES), x, splat(-INFINITY));
     largest = maximum(largest, x);
@@ -313,6 +317,7 @@ INLINE void weigh(const Query& q, float soft_cap, int base, int num_blocks, floa
     // nothing visible: m is -inf, and the weights must be 0, not e^(inf - inf)
     f32x16 w = out.m == -INFINITY ? f32x16{} : exponential(load(scores + b * LANES) - out.m);
     sum = sum + w;
+    if constexpr (SCALED) w = w * load(value_scales + b * LANES);
     Math::put(weights + b * LANES, w);
   }
   out.l = sum_lanes(sum);
@@ -326,8 +331,10 @@ void attend_tile(const KVShape& kv, const Query* queries, float soft_cap, int ba
   int b = 0;
   for (; b + 4 <= num_blocks; b += 4) score_blocks<Math, NQ, 4>(s.keys, steps, queries, s.scores, b);
   for (; b < num_blocks; b++) score_blocks<Math, NQ, 1>(s.keys, steps, queries, s.scores, b);
-  for (int i = 0; i < NQ; i++)
-    weigh<Math>(queries[i], soft_cap, base, num_blocks, s.scores + i * CHUNK, s.weights + i * CHUNK, out[i]);
+  for (int i = 0; i < NQ; i++) {
+    const auto weigh_as = kv.type == KV_INT8 ? weigh<Math, true> : weigh<Math, false>;
+    weigh_as(queries[i], soft_cap, base, num_blocks, s.scores + i * CHUNK, s.weights + i * CHUNK, s.key_scales, s.value_scales, out[i]);
+  }
   const int value_steps = num_blocks * LANES / Math::PACK, columns = kv.D / LANES;
   int c = 0;
   for (; c + 4 <= columns; c += 4) sum_values<Math, NQ, 4>(s.values, kv.D, value_steps, s.weights, out, c);

@@ -26,6 +26,7 @@
 #include "gemm.h"
 #include "pack.h"
 #include "pool.h"
+#include "rotation.h"
 
 using namespace ramet;
 
@@ -283,21 +284,24 @@ void embed_row(const Model& m, int64_t token, float* x) {
     store(x + k, v * m.c.embedding_scale);
   }
 }
-// One head's new key or value into its slot.
-void write_kv(const KVShape& kv, void* pages, float* scales, int64_t slot, int g, const float* x) {
+// One head's new key or value into its slot; x is working memory.
+void write_kv(const KVShape& kv, void* pages, uint16_t* scales, int64_t slot, int g, float* x) {
   const size_t at = kv.at(slot, g);
   if (kv.type == KV_F32) {
     std::memcpy((float*)pages + at, x, sizeof(float) * kv.D);
   } else if (kv.type == KV_BF16) {
     for (int i = 0; i < kv.D; i += 16) store_as((uint16_t*)pages + at + i, to_bf16(load(x + i)));
   } else {
-    for (int from = 0; from < kv.D; from += SCALE_GROUP) {
-      const f32x16 low = load(x + from), high = load(x + from + 16);
-      const float most = max_lanes(maximum(absolute(low), absolute(high))), inverse = most > 0 ? 127.0f / most : 0.0f;
-      scales[(at + from) / SCALE_GROUP] = most / 127.0f;
-      store_as((int8_t*)pages + at + from, __builtin_convertvector(round_to_int(low * inverse), i8x16));
-      store_as((int8_t*)pages + at + from + 16, __builtin_convertvector(round_to_int(high * inverse), i8x16));
-    }
+    rotate_head(x, kv.D);
+    f32x16 largest = {};
+    for (int i = 0; i < kv.D; i += 16) largest = maximum(largest, absolute(load(x + i)));
+    const uint16_t half = float_to_half(max_lanes(largest) / 127.0f);
+    const float scale = half_to_float(half), inverse = scale > 0 ? 1.0f / scale : 0.0f;
+    scales[at / kv.D] = half;
+    // the scale was rounded: the largest code may come to 127.06
+    const auto code = [&](f32x16 v) { return minimum(maximum(v * inverse, splat(-127.0f)), splat(127.0f)); };
+    for (int i = 0; i < kv.D; i += 16)
+      store_as((int8_t*)pages + at + i, __builtin_convertvector(round_to_int(code(load(x + i))), i8x16));
   }
 }
 
@@ -360,6 +364,7 @@ void qkv_unit(const Walk& w, int layer, Thread& t, int head, int first, int h) {
     if (slot == KEY) {
       write_kv(w.kv, pages.keys, pages.key_scales, w.s.slots[token], index, x);
     } else {
+      if (w.kv.type == KV_INT8) rotate_head(x, D);
       const size_t at = (size_t(token) * H + index) * D;
       for (int k = 0; k < D; k += 16) {
         const f32x16 q = load(x + k) * m.c.attention_scale;
@@ -394,6 +399,7 @@ Query query_of(const Walk& w, const AttendPlan& plan, int r, int i, int token, i
 void put_output(const Walk& w, int token, int head, const Partial& p) {
   const int D = w.m.c.head_dim, tile = w.tiles.tile_of(token), first = w.tiles.first(tile), h = w.tiles.height(tile);
   const float inverse = p.l > 0 ? 1.0f / p.l : 0.0f;
+  if (w.kv.type == KV_INT8) rotate_head(p.o, D);  // back
   for (int k = 0; k < D; k += 32)
     w.m.o.put(first, h, token - first, (head * D + k) / 32, load(p.o + k) * inverse, load(p.o + k + 16) * inverse);
 }
@@ -747,8 +753,8 @@ void make_threads(Model& m) {
       p += (size + 63) / 64 * 64;
       return at;
     };
-    t->f = {(u8x64*)take(packed), (u8x64*)take(packed), (float*)take(scores), (float*)take(scores)};
-    t->b = {t->f.keys, t->f.values, t->f.scores, (uint16_t*)t->f.weights};
+    t->f = {(u8x64*)take(packed), (u8x64*)take(packed), (float*)take(scores), (float*)take(scores), {}, {}};
+    t->b = {t->f.keys, t->f.values, t->f.scores, (uint16_t*)t->f.weights, {}, {}};
     t->tile = (float*)take(size_t(TILE_ROWS) * D * 4);
     t->block_o = (float*)take(2 * queries * D * 4);
     m.threads.push_back(std::move(t));

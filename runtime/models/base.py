@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ramet.kernels.kv_quantize import SCALE_GROUP
+from ramet.kernels.kv_quantize import SCALE_DTYPE
 from ramet.kernels.memory import zeros_on_huge_pages
 from ramet.runtime.models.batch import KVPool, StepBatch
 from ramet.runtime.models.config import ModelConfig
@@ -63,9 +63,7 @@ def make_kv_pool(
     keys, values = memory.unbind(0)
     if dtype != torch.int8:
         return KVPool(keys=list(keys.unbind(0)), values=list(values.unbind(0)))
-    key_scales, value_scales = torch.zeros(
-        (*shape[:-1], config.head_dim // SCALE_GROUP), dtype=torch.float32, device=device
-    ).unbind(0)
+    key_scales, value_scales = torch.zeros(shape[:-1], dtype=SCALE_DTYPE, device=device).unbind(0)
     return KVPool(
         keys=list(keys.unbind(0)),
         values=list(values.unbind(0)),

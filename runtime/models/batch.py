@@ -46,7 +46,7 @@ class KVPool:
     values: list[Tensor]
     """per layer  dtype  [N, S, G, D]"""
     key_scales: list[Tensor] | None = None
-    """per layer  float32  [N, S, G, D / 32]  where dtype is int8: each 32 int8 values of a key times this"""
+    """per layer  float16  [N, S, G]  where dtype is int8 (kernels/kv_quantize.py): a rotated key is codes times this"""
     value_scales: list[Tensor] | None = None
     """the same for values"""
 

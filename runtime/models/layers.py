@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from ramet.kernels.gated import geglu, swiglu
+from ramet.kernels.kv_quantize import kv_write_int8
 from ramet.kernels.kv_write import rope_kv_write
 from ramet.kernels.rmsnorm import rms_norm
+from ramet.kernels.rope import rope
 from ramet.kernels.step_attention import StepAttention, plan_attention
-from ramet.runtime.errors import NotBuilt, WeightsCorrupt
+from ramet.runtime.errors import WeightsCorrupt
 from ramet.runtime.models.base import WeightReader
 from ramet.runtime.models.batch import KVPool, StepBatch
 from ramet.runtime.models.config import ModelConfig
@@ -87,8 +89,17 @@ class Attention:
         if self.query_norm is not None and self.key_norm is not None:
             q, key = self.query_norm(q), self.key_norm(key)
         keys, values = kv.keys[self.index], kv.values[self.index]
-        rope_kv_write(q, key, value, batch.positions, self.rope, keys, values, batch.slots)
-        seen = attend(q, keys, values, scale=self.scale, window=self.window, soft_cap=self.soft_cap)
+        if kv.key_scales is None or kv.value_scales is None:
+            rope_kv_write(q, key, value, batch.positions, self.rope, keys, values, batch.slots)
+            seen = attend(q, keys, values, scale=self.scale, window=self.window, soft_cap=self.soft_cap)
+        else:
+            scales = kv.key_scales[self.index], kv.value_scales[self.index]
+            rope(q, key, batch.positions, self.rope)
+            kv_write_int8(key, value, keys, values, *scales, batch.slots)
+            seen = attend(
+                q, keys, values, scale=self.scale, window=self.window, soft_cap=self.soft_cap,
+                key_scales=scales[0], value_scales=scales[1],
+            )  # fmt: skip
         return self.output(seen.view(-1, H * D))
 
 
@@ -149,9 +160,7 @@ class Decoder:
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, kv: KVPool) -> Tensor:
-        """float32 [O, V]; see `Model`. NotBuilt for an int8 pool, whose scales the torch kernels don't read."""
-        if not kv.dtype.is_floating_point:
-            raise NotBuilt(f"a KV pool of {kv.dtype} on the torch model", hint="Use bfloat16, or the native backend.")
+        """float32 [O, V]; see `Model`."""
         residual = torch.nn.functional.embedding(batch.tokens, self.embedding)  # [T, d]
         if self.embedding_scale != 1.0:
             residual *= self.embedding_scale

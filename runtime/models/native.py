@@ -190,7 +190,7 @@ class NativeModel:
             layer.keys, layer.values = keys.data_ptr(), values.data_ptr()
         for name in ("key_scales", "value_scales"):
             for layer, scales in zip(layers, getattr(kv, name, None) or (), strict=False):
-                setattr(layer, name, _address(scales, torch.float32))
+                setattr(layer, name, _address(scales, torch.float16))
         self._pool, self._pool_layers = kv, layers
         return layers
 

@@ -10,6 +10,7 @@ import torch
 from ramet.kernels.attention import decode_attention, extend_attention
 from ramet.kernels.decode_attention import decode_attention_triton
 from ramet.kernels.extend_attention import extend_attention_triton
+from ramet.kernels.kv_quantize import kv_write_int8
 
 BACKENDS = ["torch", "triton"]
 LENGTHS = [(3, 5), (0, 0), (4, 17), (1, 1), (1, 34), (9, 9)]
@@ -112,16 +113,45 @@ def test_decode_bits_do_not_depend_on_the_batch(device: str) -> None:
     assert together[1].eq(0).all()  # no keys: padding
 
 
+def quantized(step: dict[str, Any]) -> dict[str, Any]:
+    """The same step over int8 pages; slots that no row owns hold codes and scales that must not be read."""
+    shape = step["key_pages"].shape
+    pages = [torch.full(shape, 99, dtype=torch.int8, device=step["q"].device) for _ in range(2)]
+    scales = [torch.full(shape[:3], float("nan"), dtype=torch.float16, device=step["q"].device) for _ in range(2)]
+    key, value = (step[name].flatten(0, 1) for name in ("key_pages", "value_pages"))
+    slots = torch.arange(len(key), device=key.device)
+    slots[key.isnan().any(-1).any(-1)] = -1
+    kv_write_int8.on("reference")(key.nan_to_num(), value.nan_to_num(), *pages, *scales, slots)
+    names = ("key_pages", "value_pages", "key_scales", "value_scales")
+    return step | dict(zip(names, (*pages, *scales), strict=True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("page_size", [1, 4, 16])
-def test_int8_pages_equal_the_numbers_they_stand_for(page_size: int, device: str) -> None:
-    step = make_step(page_size, device, head_size=64)
-    int8, numbers = dict(step), dict(step)
-    for name in ("key", "value"):
-        pages = step[f"{name}_pages"].nan_to_num()
-        grouped = pages.unflatten(-1, (2, 32))
-        scales = grouped.abs().amax(-1) / 127  # [N, S, G, 2]
-        codes = (grouped / scales.clamp_min(1e-9)[..., None]).round()
-        int8[f"{name}_pages"], int8[f"{name}_scales"] = codes.flatten(-2).to(torch.int8), scales
-        numbers[f"{name}_pages"] = (codes * scales[..., None]).flatten(-2)
-    expected = extend_attention.on("reference")(**numbers)
-    torch.testing.assert_close(extend_attention_triton(**int8), expected, atol=1e-5, rtol=1e-4)
+@pytest.mark.parametrize(("window", "soft_cap"), [(None, None), (4, 2.0)])
+@pytest.mark.parametrize("head_size", [64, 96])
+def test_int8_pages(
+    backend: str, page_size: int, window: int | None, soft_cap: float | None, head_size: int, device: str
+) -> None:
+    step = make_step(page_size, device, head_size=head_size)
+    int8, options = quantized(step), dict(window=window, soft_cap=soft_cap)
+    expected = extend_attention.on("reference")(**int8, **options)
+    torch.testing.assert_close(extend_attention.on(backend)(**int8, **options), expected, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        expected, extend_attention.on("reference")(**step, **options), atol=0.1, rtol=0
+    )  # and near what was written
+    for tensors in (int8, step):
+        tensors["q"], tensors["context_lengths"] = tensors["q"][:6], tensors["context_lengths"].clone()
+        tensors["context_lengths"][1] = 1
+        tensors["page_tables"] = tensors["page_tables"].clone()
+        tensors["page_tables"][1] = tensors["page_tables"][2]
+        tensors.pop("query_offsets")
+    expected = decode_attention.on("reference")(**int8, **options)
+    torch.testing.assert_close(decode_attention.on(backend)(**int8, **options), expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("tile", [16, 64])
+def test_a_fork_group_over_int8_pages(tile: int, device: str) -> None:
+    step = quantized(make_step(4, device, shared=12, head_size=32))
+    got = extend_attention_triton(**step, groups=[((2, 4), 12)], tile=tile)
+    torch.testing.assert_close(got, extend_attention.on("reference")(**step), atol=2e-5, rtol=1e-4)

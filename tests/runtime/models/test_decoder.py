@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from ramet.runtime.errors import NotBuilt
+from ramet.kernels.registry import use_backends
 from ramet.runtime.models.base import QuantizedTensor, make_kv_pool
 from ramet.runtime.models.batch import KVPool, StepBatch
 from ramet.runtime.models.config import ModelConfig, RopeConfig
@@ -130,9 +130,16 @@ def test_weights_and_pool_may_differ_in_dtype(model: Decoder) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0.1 * float(expected.abs().max()))
 
 
-def test_integer_pools_are_refused(model: Decoder) -> None:
-    with pytest.raises(NotBuilt, match="int8"):
-        model.forward(batch([(PROMPT, 0, [3, 1, 7])]), pool(dtype=torch.int8))
+@pytest.mark.parametrize("backend", ["torch", "reference", "triton"])
+def test_int8_pools_are_near_and_the_same_on_every_backend(model: Decoder, backend: str) -> None:
+    step = batch([(PROMPT, 0, [3, 1, 7])])
+    expected = model.forward(step, pool())
+    with use_backends(**{"*": backend}):
+        found = model.forward(step, pool(dtype=torch.int8))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0.05 * float(expected.abs().max()))
+    with use_backends(**{"*": "reference"}):
+        same = model.forward(step, pool(dtype=torch.int8))
+    torch.testing.assert_close(found, same, rtol=0, atol=0.01 * float(expected.abs().max()))
 
 
 def test_pool_is_one_allocation_of_zeros() -> None:
