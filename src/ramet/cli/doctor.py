@@ -24,7 +24,7 @@ _PACKAGES = (
 
 
 def main() -> None:
-    """Check processor, memory, versions, compiler, cache folder, port, default model; then generate one token."""
+    """Check processor, memory, versions, compiler, cache, port, default model, template; then generate one token."""
     for name, value in _facts():
         print(f"{name:<16} {value}")
     print(f"{'one token':<16} {_one_token()}")
@@ -42,6 +42,7 @@ def _facts() -> list[tuple[str, str]]:
         ("cache folder", os.environ.get("XDG_CACHE_HOME", "~/.cache") + "/ramet"),
         ("port 8000", "free" if _is_free(8000) else "taken: give another with --port"),
         ("default model", _default_model()),
+        ("chat template", _chat_template()),
     ]
 
 
@@ -76,6 +77,16 @@ def _default_model() -> str:
         return str(find_default_model())
     except RametError as error:
         return f"missing. {error}"
+
+
+def _chat_template() -> str:
+    from ramet.runtime.weights.source import find_default_model, open_source
+
+    try:
+        template = open_source(find_default_model()).chat_template
+    except RametError as error:
+        return f"unknown: {error}"
+    return "none: give one with --chat-template" if template is None else f"the model's own, {len(template)} characters"
 
 
 def _one_token() -> str:
