@@ -18,7 +18,7 @@ from ramet.constrained.regex import dfa as regular
 from ramet.constrained.regex.dfa import MAX_BYTE, Dfa, Edge, Row, joined
 from ramet.constrained.regex.language import language
 from ramet.constrained.regex.text import to_utf8
-from ramet.runtime.errors import BadRequest, GrammarRefused, NotBuilt
+from ramet.runtime.errors import GrammarRefused, NotBuilt
 
 START = "#"
 _MAX_CHOICES = 100_000
@@ -96,7 +96,7 @@ def _each(items: Iterable[specs.Spec], composed: Composed, at: str) -> tuple[ir.
 
 def _repeat(spec: specs.Repeat, composed: Composed, at: str) -> ir.Expr:
     if spec.minimum < 0 or (spec.maximum is not None and spec.maximum < spec.minimum):
-        raise BadRequest(expected="0 <= minimum <= maximum", got=(spec.minimum, spec.maximum), at=at)
+        raise GrammarRefused(expected="0 <= minimum <= maximum", got=(spec.minimum, spec.maximum), at=at)
     item = expression(spec.item, composed, f"{at}.item")
     separator = ir.Literal(spec.separator.encode()) if spec.separator else None
     return ir.Repeat(item, spec.minimum, spec.maximum, separator)

@@ -324,6 +324,7 @@ def _card(options: Options, loaded: LoadedModel, num_pages: int) -> ModelCard:
         bos_token_id=loaded.tokenizer.bos_id,
         has_chat_template=template is not None,
         chat_template=template,
+        tool_use_template=None if options.chat_template else loaded.chat_templates.get("tool_use"),
         dtype=str(loaded.dtype).removeprefix("torch."),
         device=str(loaded.device),
         num_pages=num_pages,

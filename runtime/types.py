@@ -263,6 +263,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     bos_token_id: int | None = None
     has_chat_template: bool = True
     chat_template: str | None = None
+    tool_use_template: str | None = None
+    """The model's own template for conversations with tools, where it has one beside `chat_template`."""
     dtype: str = "float32"
     device: str = "cpu"
     num_pages: int = 0

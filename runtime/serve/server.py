@@ -121,12 +121,13 @@ class Server:
 
     def _adopt(self) -> None:
         client = self._supervisor.client
-        tokenizer = Tokenizer.from_bytes(client.tokenizer)
+        tokenizer, tool_use = Tokenizer.from_bytes(client.tokenizer), client.card.tool_use_template
         special_text = tokenizer.special_text
         template = ChatTemplate(
             client.card.chat_template,
             bos_token=special_text(tokenizer.bos_id),
             eos_token=special_text(tokenizer.eos_id),
+            named=None if tool_use is None else {"tool_use": tool_use},
         )
         self._state.set_context(make_context(client, client.card, tokenizer, template, self._config))
 

@@ -95,7 +95,7 @@ def make_context(
         engine=engine,
         card=card,
         renderer=PromptRenderer(tokenizer=tokenizer, template=template),
-        tool_format=find_format(source, config.tool_format),
+        tool_format=find_format(card.tool_use_template or source, config.tool_format),
         thinks=thinks,
         turn_opener=turn_opener(template, tokenizer),
         kept=KeptBranches(engine, max_branches=config.max_programs, idle_s=config.program_idle_s),

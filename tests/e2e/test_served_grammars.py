@@ -47,3 +47,13 @@ def test_is_answered_in_time_and_harms_nobody(server: Served, name: str) -> None
     assert answer.status_code in (200, 400), answer.text
     assert took_s < 12, f"{name} took {took_s:.1f} s"  # the limit is 5 s of the worker's time; this machine is shared
     assert httpx.post(f"{server.base}/v1/chat/completions", json=body, timeout=60).status_code == 200
+
+
+def test_a_bad_spec_of_a_program_is_its_callers_fault(server: Served) -> None:
+    """Found by schemathesis: refused in the compile worker, it came back as an error of the server's own."""
+    program = httpx.post(f"{server.base}/v1/programs", json={}, timeout=60).json()["program_id"]
+    grammar = {"type": "repeat", "item": {"type": "literal", "text": "a"}, "minimum": -1}
+    answer = httpx.post(
+        f"{server.base}/v1/programs/{program}/branches/0/generate", json={"grammar": grammar}, timeout=60
+    )
+    assert answer.status_code == 400 and "minimum" in answer.text

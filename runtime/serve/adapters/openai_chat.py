@@ -11,6 +11,7 @@ from ramet.runtime.serve.account import visible_miss
 from ramet.runtime.serve.adapters import fields
 from ramet.runtime.serve.choice import ChoiceState
 from ramet.runtime.serve.context import ServeContext, new_id, now
+from ramet.runtime.serve.deferred import violations
 from ramet.runtime.serve.identify import Asker, program_spec, tenant_of
 from ramet.runtime.serve.logprobs import chat_logprobs
 from ramet.runtime.serve.messages import to_template_messages, to_tools, with_written_calls
@@ -225,10 +226,7 @@ async def collect(
         "choices": [_choice(number, state, request, context, body) for number, state in enumerate(states)],
         "usage": openai_usage(total(state.finished for state in states if state.finished)),
     }
-    first = states[0].finished
-    if first is not None:
-        answer |= extensions(first, request, body, context)
-    return answer
+    return answer | extensions(states, request, body, context)
 
 
 async def chunks(
@@ -246,9 +244,7 @@ async def chunks(
     await conclude(request, context, states)
     if wants_usage:
         usage = openai_usage(total(state.finished for state in states if state.finished))
-        first = states[0].finished
-        extra = extensions(first, request, body, context) if first is not None else {}
-        yield sse.data({**head, "choices": [], "usage": usage, **extra})
+        yield sse.data({**head, "choices": [], "usage": usage, **extensions(states, request, body, context)})
     yield sse.DONE
 
 
@@ -348,8 +344,14 @@ def _choice(
     return choice
 
 
-def extensions(finished: Finished, request: ChatRequest, body: ChatBody, context: ServeContext) -> dict[str, Any]:
-    """What Ramet adds for those who ask: timings, the cache's account, the grammar's ledger, prompt ids."""
+def extensions(
+    states: list[ChoiceState], request: ChatRequest, body: ChatBody, context: ServeContext
+) -> dict[str, Any]:
+    """What Ramet adds for those who ask: timings, the cache's account, prompt ids. Unasked: the grammar's ledger where
+    it is not plain, and what the finished calls fail of what it deferred."""
+    finished = states[0].finished
+    if finished is None:
+        return {}
     extra: dict[str, Any] = {}
     if body.return_timings:
         extra["timings"] = timings(finished.timings)
@@ -360,6 +362,9 @@ def extensions(finished: Finished, request: ChatRequest, body: ChatBody, context
         }
     if finished.ledger and any(entry.get("status") != "exact" for entry in finished.ledger):
         extra["ledger"] = finished.ledger
+    broken = violations([call for state in states for call in state.calls], request.tools, finished.ledger)
+    if broken is not None:
+        extra["violations"] = broken
     if body.return_token_ids:
         extra["prompt_token_ids"] = list(request.turn.prompt)
     return extra

@@ -75,6 +75,23 @@ async def detokenize(http: Request) -> Response:
     return json_response({"prompt": text, "text": text})
 
 
+@router.get("/tokenizer_info")
+async def tokenizer_info(http: Request) -> Response:
+    """What a tool needs beside /tokenize and /detokenize to do without a tokenizer of its own (lm-eval does)."""
+    context = context_of(http)
+    tokenizer = context.renderer.tokenizer
+    return json_response(
+        {
+            "bos_token": tokenizer.special_text(tokenizer.bos_id) or None,
+            "eos_token": tokenizer.special_text(tokenizer.eos_id) or None,
+            "pad_token": None,
+            "vocab_size": tokenizer.vocabulary_size,
+            "model_max_length": context.card.context_length,
+            "chat_template": context.card.chat_template,
+        }
+    )
+
+
 def _tokens(body: TokenizeBody, context: ServeContext, http: Request) -> list[int]:
     if body.messages is not None:
         chat = ChatBody(messages=body.messages, tools=body.tools, add_generation_prompt=body.add_generation_prompt)

@@ -47,26 +47,38 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(raw, bos_id=256, eos_ids=[257])
 
 
-def make_app(client: LocalClient, config: ServeConfig | None = None, template: str | None = None) -> Any:
+def make_app(
+    client: LocalClient,
+    config: ServeConfig | None = None,
+    template: str | None = None,
+    tool_template: str | None = None,
+) -> Any:
     """The application over a client that runs in this process."""
     config = config or ServeConfig()
     state = ServerState(config, Metrics(), lambda: {"status": "ready"})
     source = template or client.card.chat_template
-    card = msgspec.structs.replace(client.card, chat_template=source)
-    context = make_context(client, card, byte_tokenizer(), ChatTemplate(source, eos_token="<|im_end|>"), config)
+    card = msgspec.structs.replace(client.card, chat_template=source, tool_use_template=tool_template)
+    named = {"tool_use": tool_template} if tool_template else None
+    compiled = ChatTemplate(source, eos_token="<|im_end|>", named=named)
+    context = make_context(client, card, byte_tokenizer(), compiled, config)
     state.set_context(context)
     return create_app(state)
 
 
 @contextlib.asynccontextmanager
 async def served(
-    replies: Replies | None = None, *, config: ServeConfig | None = None, template: str | None = None, **engine: Any
+    replies: Replies | None = None,
+    *,
+    config: ServeConfig | None = None,
+    template: str | None = None,
+    tool_template: str | None = None,
+    **engine: Any,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server whose model replies so."""
     vocabulary = Vocabulary.from_tokenizer(ByteTokenizer())
     client = scripted_client(replies, grammars=lambda spec: compile(spec, vocabulary), **engine).start()
     try:
-        app = make_app(client, config, template)
+        app = make_app(client, config, template, tool_template)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30) as http:
             yield http

@@ -11,7 +11,7 @@ import pytest
 from ramet.runtime.serve.config import ServeConfig
 
 sys.path.insert(0, str(Path(__file__).parent))
-from scripted import HERMES, served
+from scripted import HERMES, byte_tokenizer, served
 
 ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 WEATHER = {
@@ -147,6 +147,41 @@ async def test_choice_none_gets_words_and_finds_the_head(template: str | None) -
     assert not message["content"].lstrip().startswith("{")
     assert second["usage"]["prompt_tokens"] == first["usage"]["prompt_tokens"]
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["prompt_tokens"] - 1
+
+
+async def test_a_template_of_its_own_for_tools_is_taken_where_there_are_tools() -> None:
+    """Some models have two: the named one decides the format of calls too."""
+    plain = HERMES.replace("{% if tools %}", "{% if false %}").replace("<tool_call>", "<never>")
+    async with served(CALL, template=plain, tool_template=HERMES) as http:
+        asked = await post(http, "/v1/chat/completions", {**ASK, "tools": [WEATHER], "return_token_ids": True})
+        talked = await post(http, "/v1/chat/completions", {**ASK, "return_token_ids": True})
+    assert asked["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == ARGUMENTS
+    spelled = [byte_tokenizer().decode(answer["prompt_token_ids"]) for answer in (asked, talked)]
+    assert "get_weather" in spelled[0] and "get_weather" not in spelled[1]
+
+
+@pytest.mark.parametrize(("tags", "broken"), [('["a", "a"]', 1), ('["a", "b"]', 0)])
+async def test_what_the_grammar_deferred_is_judged_at_the_end(tags: str, broken: int) -> None:
+    """No grammar holds `uniqueItems` over free strings: a tool that is not strict has it anyway, and hears of it."""
+    schema = {"type": "object", "properties": {"tags": {"items": {"type": "string"}, "uniqueItems": True}}}
+    tool = {"type": "function", "function": {"name": "tag", "parameters": {**schema, "required": ["tags"]}}}
+    say = f'<tool_call>\n{{"name": "tag", "arguments": {{"tags": {tags}}}}}\n</tool_call>'
+    async with served(say, template=HERMES) as http:
+        body = {**ASK, "tools": [tool], "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 200}
+        answer = await post(http, "/v1/chat/completions", body)
+        tool["function"]["strict"] = True
+        refused = await post(http, "/v1/chat/completions", body, 400)
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert "deferred" in {entry["status"] for entry in answer["ledger"]}
+    assert [(found["id"], found["tool"]) for found in answer["violations"]] == [(call["id"], "tag")] * broken
+    assert "uniqueItems" in refused["error"]["message"]
+
+
+async def test_tokenizer_info_is_what_clients_without_a_tokenizer_ask() -> None:
+    async with served(template=HERMES) as http:
+        info = (await http.get("/tokenizer_info")).json()
+        ids = await post(http, "/tokenize", {"prompt": info["eos_token"], "add_special_tokens": False})
+    assert len(ids["tokens"]) == 1 and info["chat_template"] == HERMES and "bos_token" in info
 
 
 async def test_two_calls_have_their_own_ids_and_indices() -> None:
