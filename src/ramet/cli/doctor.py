@@ -93,12 +93,12 @@ def _one_token() -> str:
     import asyncio
 
     from ramet.runtime.build import build_engine
-    from ramet.runtime.types import Finished, GenerateSpec, ProgramSpec, TextPiece
+    from ramet.runtime.types import Finished, GenerateSpec, ProgramSpec, Sampling, TextPiece
 
     async def generate() -> str:
         branch = await client.open(ProgramSpec())
         await client.extend(branch, [TextPiece("The capital of France is")])
-        events = client.generate(branch, GenerateSpec(max_tokens=1))
+        events = client.generate(branch, GenerateSpec(max_tokens=1, sampling=Sampling(temperature=0)))
         text = "".join([getattr(event, "text", "") async for event in events if not isinstance(event, Finished)])
         await client.close(branch, program=True)
         return text
