@@ -93,8 +93,7 @@ class Engine:
 
     def step(self) -> list[RequestEvent]:
         plan = self.scheduler.schedule()  # decides, in ints
-        if self.mover is not None:
-            self._exchange(0.0 if plan.rows else _WAIT_FOR_DISK_S)
+        self._send_moves()
         is_empty = not (plan.rows or plan.ends or plan.copies or plan.moves)
         result = StepResult(()) if is_empty else self.executor.execute(plan)  # works, in tensors
         self.num_computed_steps += bool(plan.rows)
@@ -102,13 +101,19 @@ class Engine:
             self.listener.stepped(plan, result.compute_s)
         if self.mover is not None:
             self._note_prefill(plan, result.compute_s)
+            self._take_in(0.0 if plan.rows else _WAIT_FOR_DISK_S)
         return self.scheduler.commit(result)  # decides, in ints
 
-    def _exchange(self, wait_s: float) -> None:
-        """Pages that leave are taken before the step writes over them; those that have come join the tree."""
+    def _send_moves(self) -> None:
+        """Before a step computes: what leaves is taken before it is written over."""
+        tier = self.scheduler.cache.tier
+        if tier is not None and self.mover is not None:
+            self.mover.move(tier.take_moves())
+
+    def _take_in(self, wait_s: float) -> None:
+        """After a step has computed: a page that comes may be one whose old content the step still copied from."""
         cache, mover = self.scheduler.cache, self.mover
         assert cache.tier is not None and mover is not None
-        mover.move(cache.tier.take_moves())
         for moved in mover.moved(wait_s if cache.tier.is_reading else 0.0):
             cache.take_in(moved)
 
@@ -125,7 +130,8 @@ class Engine:
         if self.mover is None or tier is None or not tier.is_behind:
             return False
         tier.write_some()
-        self._exchange(0.0)
+        self._send_moves()
+        self._take_in(0.0)
         return tier.is_behind
 
     def close(self) -> None:

@@ -281,6 +281,11 @@ class PrefixCache:
         self._num_loading -= len(pages)
         self.num_reloaded_tokens += len(tokens)
 
+    @property
+    def is_loading(self) -> bool:
+        """Are pages held for what is being read?"""
+        return self._num_loading > 0
+
     def tier_counts(self) -> dict[str, int]:
         """For the engine's snapshot."""
         if self.tier is None:

@@ -150,7 +150,7 @@ class Scheduler:
         self._expire(now)
         draft = self._draft = StepDraft(self.admission.max_step_tokens)
         self._fill(draft, now)
-        while not draft.shares and self._running:
+        while not draft.shares and self._running and not self._waits_for_disk:
             self._break_deadlock(draft)
             self._fill(draft, now)
         self._announce_newcomers()
@@ -201,7 +201,7 @@ class Scheduler:
         if end > len(seq.pages) * self.cache.page_size and not self._make_room(seq, end, draft):
             if len(self._running) > 1:
                 self._preempt(seq, draft)
-            else:
+            elif not self.cache.is_loading:
                 self._end_for_lack_of_pages(seq)
             return
         draft.give(seq, 1, num_extra)
@@ -355,6 +355,12 @@ class Scheduler:
         else:
             self._withdraw(last, draft)
             self._end_for_lack_of_pages(last)
+
+    @property
+    def _waits_for_disk(self) -> bool:
+        """The only running sequence gets no page, but those that are being read will be given back: it is not
+        over."""
+        return len(self._running) == 1 and self.cache.is_loading
 
     def _end_for_lack_of_pages(self, seq: Sequence) -> None:
         """It has the pool for itself and it is full."""
