@@ -114,7 +114,8 @@ class ChatTemplate:
                 expected="a model with a chat template",
                 got=None,
                 at="$.messages",
-                hint="This model has none. Name one with --chat-template FILE, or send a plain prompt.",
+                hint="This model has none. Name one with --chat-template FILE (in Python: chat_template=text), "
+                "or send a plain prompt.",
             )
         return self._main
 
