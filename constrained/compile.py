@@ -7,7 +7,6 @@ state = state.advance(token)    # the old state is still good: that is the rollb
 """
 
 import threading
-import weakref
 
 import msgspec
 
@@ -27,7 +26,6 @@ from ramet.constrained.spec import Lark, Spec
 from ramet.constrained.vocabulary import Vocabulary
 from ramet.runtime.errors import GrammarRefused
 
-_caches: "weakref.WeakKeyDictionary[Vocabulary, GrammarCache]" = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -65,9 +63,9 @@ def _lowered(spelt: ir.Grammar, written: ir.Grammar, engine: Engine) -> Rule:
 def cache_of(vocabulary: Vocabulary) -> GrammarCache:
     """The one cache of a vocabulary."""
     with _lock:
-        found = _caches.get(vocabulary)
+        found: GrammarCache | None = vocabulary.kept.get(GrammarCache)
         if found is None:
-            found = _caches[vocabulary] = GrammarCache(vocabulary)
+            found = vocabulary.kept[GrammarCache] = GrammarCache(vocabulary)
         return found
 
 

@@ -59,6 +59,8 @@ class Vocabulary:
         self.size = len(self.token_bytes) if size is None else size
         self.encode = encode
         assert self.size >= len(self.token_bytes), "logits must have a column for every token"
+        self.kept: dict[object, Any] = {}
+        """What others remember by vocabulary. It lives as long as this object does, though it may refer to it."""
         self.end_id_set = frozenset(self.end_ids)
         excluded = set(self.special.values()) | set(self.end_ids)
         self.special_ids = frozenset(excluded)

@@ -21,8 +21,6 @@ from ramet.constrained.state import GrammarState
 from ramet.constrained.vocabulary import Vocabulary, Words
 from ramet.runtime.errors import GrammarRefused
 
-_tokenizers: "weakref.WeakKeyDictionary[Vocabulary, Any]" = weakref.WeakKeyDictionary()
-
 
 @dataclass(frozen=True)
 class Elsewhere:
@@ -83,11 +81,11 @@ class PlainTokenizer:
 
 def tokenizer_of(vocabulary: Vocabulary) -> Any:
     """llguidance's form of a vocabulary, one each."""
-    if vocabulary not in _tokenizers:
+    if PlainTokenizer not in vocabulary.kept:
         library = _library()
         wrapper = library.TokenizerWrapper(PlainTokenizer(vocabulary))
-        _tokenizers[vocabulary] = library.LLTokenizer(wrapper, n_vocab=vocabulary.size)
-    return _tokenizers[vocabulary]
+        vocabulary.kept[PlainTokenizer] = library.LLTokenizer(wrapper, n_vocab=vocabulary.size)
+    return vocabulary.kept[PlainTokenizer]
 
 
 class _Place:

@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from vocabularies import model_vocabulary
 
 SCHEMAS = Path(__file__).parents[3] / "shared/data/jsonschemabench/open.jsonl"
-NUM_STEPS = 24 if os.environ.get("RAMET_FULL") == "1" else 8
+FULL = os.environ.get("RAMET_FULL") == "1"
+NUM_STEPS, MAX_CHARACTERS = (24, 6_000) if FULL else (8, 1_200)  # the interpreter is slow on large schemas
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not SCHEMAS.exists(), reason="needs the shared data")]
 
@@ -38,7 +39,7 @@ def schemas() -> list[tuple[str, str]]:
 
 def test_equal_brute_force_on_fifty_real_schemas() -> None:
     vocabulary, _ = model_vocabulary()
-    walked = compare(vocabulary, schemas(), 50, num_steps=NUM_STEPS, seed=1)
+    walked = compare(vocabulary, schemas(), 50, num_steps=NUM_STEPS, seed=1, max_characters=MAX_CHARACTERS)
     assert walked.num_schemas == 50
     assert walked.num_steps > 100
 
@@ -46,7 +47,7 @@ def test_equal_brute_force_on_fifty_real_schemas() -> None:
 def test_equal_brute_force_over_a_large_vocabulary() -> None:
     vocabulary, _ = model_vocabulary()
     large = widened(vocabulary, NUM_LARGE_TOKENS)
-    walked = compare(large, schemas(), 10, num_steps=NUM_STEPS, seed=2)
+    walked = compare(large, schemas(), 10, num_steps=NUM_STEPS, seed=2, max_characters=MAX_CHARACTERS)
     assert walked.num_schemas == 10
     assert walked.num_tokens == NUM_LARGE_TOKENS
 

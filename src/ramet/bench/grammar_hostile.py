@@ -79,7 +79,8 @@ def inputs() -> dict[str, Spec]:
         "tree of oneOf": _schema(_tree(4, 4)),
         "300 negations": JsonSchema(schema='{"not":' * 300 + "{}" + "}" * 300),
         "100,000 brackets": JsonSchema(schema="[" * 100_000),
-        "1 MiB of properties": _schema(_wide(1_000_000)),
+        "1 MB of properties": _schema(_wide(1_000_000)),
+        "half a MB of properties": _schema(_wide(500_000)),
         "more than 1 MiB": _schema(_wide(1_200_000)),
         "1,000 required keys": _schema({"type": "object", "required": [f"r{i}" for i in range(1_000)]}),
         "overlapping patterns": _schema(

@@ -21,11 +21,9 @@ from ramet.bench.form import Bar, Measured, NotCorrect
 from ramet.constrained.automaton.expressible import expressible
 from ramet.constrained.automaton.interpreter import Interpreter
 from ramet.constrained.compile import compile
-from ramet.constrained.grammar import CompiledGrammar
 from ramet.constrained.regex.dfa import TooManyStates
 from ramet.constrained.segments import compose
 from ramet.constrained.spec import JsonSchema
-from ramet.constrained.state import GrammarState
 from ramet.constrained.tables.brute_force import BruteForce
 from ramet.constrained.vocabulary import Vocabulary
 from ramet.runtime.errors import GrammarRefused
@@ -36,8 +34,9 @@ NUM_LARGE_TOKENS = 262_144
 MAX_READINGS = 40
 """A walk ends where the interpreter follows more readings than that: it keeps all, the machine joins equal ones."""
 MAX_SCHEMA_CHARACTERS = 6_000
-CLOSE_ODDS = 0.4
-"""How often a walk takes a step of a short way to the end; without, text and free keys would go on for ever."""
+CLOSE_ODDS = 0.6
+"""How often a walk takes a token that ends something; without, text and free keys would go on for ever."""
+CLOSERS = (b'"', b"}", b"]", b'"}', b'":', b'",', b'"]', b"0", b"true", b"null", b",", b"{", b"[", b"{}", b"[]")
 
 
 @dataclass(slots=True)
@@ -109,7 +108,13 @@ def widened(vocabulary: Vocabulary, size: int) -> Vocabulary:
 
 
 def compare(
-    vocabulary: Vocabulary, schemas: list[tuple[str, str]], number: int, *, num_steps: int, seed: int
+    vocabulary: Vocabulary,
+    schemas: list[tuple[str, str]],
+    number: int,
+    *,
+    num_steps: int,
+    seed: int,
+    max_characters: int = MAX_SCHEMA_CHARACTERS,
 ) -> Walked:
     """Walk until `number` schemas were compared. Raises NotCorrect where a mask differs."""
     walked = Walked(vocabulary.size)
@@ -118,7 +123,7 @@ def compare(
         if walked.num_schemas == number:
             break
         spec = JsonSchema(schema=text, any_order=turn % 2 == 1)
-        if len(text) > MAX_SCHEMA_CHARACTERS:
+        if len(text) > max_characters:
             continue
         try:
             for allowed in steps(vocabulary, spec, random.Random(f"{seed} {name}"), num_steps):
@@ -141,10 +146,10 @@ def steps(
     vocabulary: Vocabulary, spec: JsonSchema, choose: random.Random, num_steps: int
 ) -> Iterator[list[int] | None]:
     """The masks of one walk, each compared; None instead of the mask of an output that ended after it."""
-    grammar = compile(spec, vocabulary)
+    state = compile(spec, vocabulary).initial()
     written = expressible(compose(spec), vocabulary.missing_bytes)
     brute = BruteForce(vocabulary, Interpreter(written))
-    state, place = grammar.initial(), brute.start
+    place = brute.start
     for _ in range(num_steps):
         allowed = state.allowed()
         _must_be_equal(spec, vocabulary, allowed, brute.allowed(place))
@@ -153,20 +158,18 @@ def steps(
             yield None
             return
         yield allowed
-        token = _chosen(grammar, state, plain, choose)
+        token = _chosen(vocabulary, plain, choose)
         state, place = state.advance(token), brute.run(place, vocabulary.token_bytes[token])
         if len(brute.configurations(place)) > MAX_READINGS:
             return
 
 
-def _chosen(grammar: CompiledGrammar, state: GrammarState, plain: list[int], choose: random.Random) -> int:
-    closing = grammar.closing(state) if choose.random() < CLOSE_ODDS else None
-    known = grammar.vocabulary.id_of_bytes
-    if closing:
-        cuts = [n for n in range(1, min(len(closing), grammar.vocabulary.longest) + 1) if closing[:n] in known]
-        if cuts:
-            return known[closing[: choose.choice(cuts)]]
-    return choose.choice(plain)
+def _chosen(vocabulary: Vocabulary, plain: list[int], choose: random.Random) -> int:
+    allowed = set(plain)
+    closers = [
+        token for data in CLOSERS if (token := vocabulary.id_of_bytes.get(data)) in allowed and token is not None
+    ]
+    return choose.choice(closers if closers and choose.random() < CLOSE_ODDS else plain)
 
 
 def _must_be_equal(spec: JsonSchema, vocabulary: Vocabulary, ours: list[int], theirs: list[int]) -> None:
