@@ -257,20 +257,16 @@ def _disk_tier(
         return None
     folder = PageFolder(Path(options.kv_disk).expanduser(), int(options.kv_disk_gb * 2**30))
     mover = executor.mover = PageMover(executor.kv, folder)
-    identity = kv_identity(options, loaded, model_fingerprint)
-    known = calibration.load(identity)
+    how = f"{model_fingerprint} {type(loaded.model).__name__} {options.dtype} {loaded.dtype} {loaded.device.type}"
+    known = calibration.load(how)
     costs = TierCosts(
         read_s_per_page=known.read_s(mover.page_bytes) if known else None,
         prefill_s_per_token=known.prefill_s_per_token if known else None,
+        of=how,
     )
-    return DiskTier(folder, identity, options.page_size, mover.page_bytes, costs)
-
-
-def kv_identity(options: Options, loaded: LoadedModel, model_fingerprint: str) -> str:
-    """Engines that agree in this may read each other's KV: what was computed, and how."""
-    numbers = hashlib.blake2b(repr(loaded.config).encode(), digest_size=8).hexdigest()  # rotary stretching, window, ...
-    how = f"{type(loaded.model).__name__} {options.dtype} {loaded.dtype} {loaded.device.type}"
-    return f"{model_fingerprint} {numbers} {how} {options.page_size}"
+    # engines that agree in all of this may read each other's KV; the numbers hold rotary stretching, windows, ...
+    numbers = hashlib.blake2b(repr(loaded.config).encode(), digest_size=8).hexdigest()
+    return DiskTier(folder, f"{how} {numbers} {options.page_size}", options.page_size, mover.page_bytes, costs)
 
 
 def _engine(

@@ -28,6 +28,7 @@ from ramet.runtime.engine import Engine, EngineLoop
 from ramet.runtime.errors import BadRequest, Cancelled, EngineFailed, NotBuilt, RametError
 from ramet.runtime.event_streams import EventStream, Switchboard
 from ramet.runtime.failures import to_failed
+from ramet.runtime.kv.tier import DiskTier
 from ramet.runtime.literals import TextCodec, encode, guard
 from ramet.runtime.questions import Question, ask, decide
 from ramet.runtime.scheduler.choices import Choices, Scores, Scoring
@@ -129,6 +130,11 @@ class LocalClient:
     @property
     def card(self) -> ModelCard:
         return self._card
+
+    @property
+    def disk_tier(self) -> DiskTier | None:
+        """Where KV goes that leaves the pool; None: nowhere."""
+        return self._engine.scheduler.cache.tier
 
     @property
     def codec(self) -> TextCodec:

@@ -27,7 +27,11 @@ class TierCosts:
     """Running means of what only the machine can tell. Unknown until calibrated or measured: then a reload is tried,
     which measures it."""
 
-    def __init__(self, *, read_s_per_page: float | None = None, prefill_s_per_token: float | None = None) -> None:
+    def __init__(
+        self, *, read_s_per_page: float | None = None, prefill_s_per_token: float | None = None, of: str = ""
+    ) -> None:
+        """`of`: the model as it is computed here; constants are kept under this name."""
+        self.of = of
         self.read_s_per_page, self.prefill_s_per_token = read_s_per_page, prefill_s_per_token
 
     def is_reload_faster(self, num_pages: int, num_ahead: int, page_size: int) -> bool:
@@ -68,7 +72,7 @@ class DiskTier:
         self, stored: Container[PageKey], identity: str, page_size: int, page_bytes: int, costs: TierCosts | None = None
     ) -> None:
         """`stored`: which keys are on disk now."""
-        self.page_size, self.costs = page_size, costs or TierCosts()
+        self.page_size, self.page_bytes, self.costs = page_size, page_bytes, costs or TierCosts()
         self._stored, self._identity = stored, identity
         self._max_writing = max(4, _MAX_WRITING_BYTES // max(1, page_bytes))
         self._unwritten: OrderedDict[int, PageKey] = OrderedDict()  # page id -> key, longest at rest first

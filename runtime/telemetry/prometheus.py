@@ -97,6 +97,8 @@ class _Snapshot(Collector):
         for field, name, alias, text in _COUNTERS:
             yield from self._named(CounterMetricFamily, name, alias, text, getattr(self._statistics, field))
         yield self._tree_tokens()
+        yield self._cached_tokens_by_tier()
+        yield self._disk_tokens()
         yield from self._named(GaugeMetricFamily, *self._use())
         yield from self._named(GaugeMetricFamily, *self._hit_rate())
 
@@ -112,6 +114,23 @@ class _Snapshot(Collector):
         family = GaugeMetricFamily("ramet_kv_tokens", "Tokens of KV memory by state.", labels=["state"])
         for state, pages in (("free", s.free_pages), ("evictable", s.evictable_pages), ("leased", s.leased_pages)):
             family.add_metric([state], pages * s.page_size)
+        return family
+
+    def _cached_tokens_by_tier(self) -> Metric:
+        s, name = self._statistics, "ramet_cached_tokens_by_tier"
+        family = CounterMetricFamily(name, "Prompt tokens found in the cache, by where they lay.", labels=["tier"])
+        from_disk = min(s.disk_hit_tokens_total, s.cached_tokens_total)
+        family.add_metric(["device"], s.cached_tokens_total - from_disk)
+        family.add_metric(["disk"], from_disk)
+        return family
+
+    def _disk_tokens(self) -> Metric:
+        s = self._statistics
+        family = CounterMetricFamily("ramet_disk_tokens", "Tokens of KV in the disk tier's traffic.", labels=["what"])
+        family.add_metric(["written"], s.disk_written_tokens_total)
+        family.add_metric(["read"], s.disk_hit_tokens_total)
+        family.add_metric(["unreadable"], s.disk_missed_tokens_total)
+        family.add_metric(["dropped"], s.disk_dropped_tokens_total)
         return family
 
     def _use(self) -> tuple[str, str, str, float]:

@@ -3,9 +3,14 @@
 import importlib.metadata
 import importlib.util
 import os
+import secrets
 import shutil
 import socket
 import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from ramet.bench.form import machine
 from ramet.runtime.errors import RametError
@@ -23,11 +28,36 @@ _PACKAGES = (
 )
 
 
-def main() -> None:
+def main(
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure prefill and disk, for what the disk tier decides.")
+    ] = False,
+    model: Annotated[str | None, typer.Option(help="Of --calibrate: the model; none: the embedded one.")] = None,
+    device: Annotated[str, typer.Option(help="Of --calibrate: auto, cpu or cuda.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="Of --calibrate: as you serve it.")] = "auto",
+    kv_disk: Annotated[Path | None, typer.Option(help="Of --calibrate: a folder on the disk that you mean.")] = None,
+) -> None:
     """Check processor, memory, versions, compiler, cache, port, default model, template; then generate one token."""
+    if calibrate:
+        _calibrate(kv_disk, model=model, device=device, dtype=dtype)
+        return
     for name, value in _facts():
         print(f"{name:<16} {value}")
     print(f"{'one token':<16} {_one_token()}")
+
+
+def _calibrate(kv_disk: Path | None, **settings: Any) -> None:
+    from ramet.cli.calibrate import calibrate
+    from ramet.runtime import calibration
+    from ramet.runtime.build import build_engine
+
+    folder = (kv_disk or calibration.file().parent).expanduser() / f"calibration-{secrets.token_hex(4)}"
+    try:
+        with build_engine(kv_tokens=2048, context_length=2048, policy="fcfs", kv_disk=folder, **settings) as client:
+            for name, value in calibrate(client, folder):
+                print(f"{name:<16} {value}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # prompts of ours: nobody will ask for them again
 
 
 def _facts() -> list[tuple[str, str]]:
