@@ -43,7 +43,7 @@ class PageFolder:
         self._lock = threading.Lock()
         self._num_written = self._num_removed = self._num_refused = 0
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)  # KV tells what was said: for its owner alone
             self._owner = _take(path)
             self._sizes = _scan(path)
         except OSError as error:
