@@ -47,6 +47,9 @@ class ServeConfig:
     """An echoed assistant turn that is ours is replaced by the very tokens that were generated."""
     strip_nonces: bool = True
     """Drop per-request nonce lines that known clients put before their system prompt (docs/serving.md lists them)."""
+    sort_tool_keys: bool = False
+    """Tools are shown to the model with their JSON's keys in alphabetical order, so that clients who write the same
+    tools in another order share one prompt. What the model may write keeps the client's order."""
     tracing: bool = False
     """Write OpenTelemetry spans (needs `ramet[otel]`; OTEL_EXPORTER_OTLP_ENDPOINT says where they go)."""
     vllm_metric_names: bool = False

@@ -79,6 +79,17 @@ def to_tools(tools: list[Any] | None, functions: list[Any] | None = None) -> lis
     return found
 
 
+def with_sorted_keys(tools: Sequence[Tool]) -> list[Tool]:
+    """As the model is shown them where `sort_tool_keys` is on; lists keep their order, and so do the tools."""
+    return [tool._replace(raw=_sorted(tool.raw), parameters=_sorted(tool.parameters)) for tool in tools]
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
+
+
 def _tool(function: dict[str, Any], index: int) -> Tool:
     parameters = function.get("parameters", function.get("input_schema")) or {}
     if not isinstance(parameters, dict):

@@ -121,6 +121,20 @@ async def test_key_order_in_a_tool_schema_is_the_clients() -> None:
     assert prompts[1].index("unit") < prompts[1].index("city")
 
 
+async def test_two_orders_of_keys_are_one_prompt_where_asked() -> None:
+    """Row 7, the option: the model is shown one order, and writes in the order of each client's schema."""
+    a, b = {"city": {"enum": ["Oslo"]}}, {"unit": {"enum": ["C"]}}
+    said = []
+    async with served("ok", template=HERMES, config=ServeConfig(sort_tool_keys=True)) as http:
+        for properties in ({**a, **b}, {**b, **a}):
+            schema = {"type": "object", "properties": properties, "required": ["city", "unit"]}
+            body = {**ASK, "tools": [tool("weather", schema)], "tool_choice": "required", "parallel_tool_calls": False}
+            said.append(await post(http, CHAT, {**body, "return_token_ids": True, "max_tokens": 200}))
+    assert said[0]["prompt_token_ids"] == said[1]["prompt_token_ids"]
+    orders = [list(json.loads(s["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])) for s in said]
+    assert orders == [["city", "unit"], ["unit", "city"]]
+
+
 async def test_stripping_the_billing_line_can_be_turned_off() -> None:
     """Row 8."""
 

@@ -14,7 +14,12 @@ from ramet.runtime.serve.context import ServeContext, new_id, now
 from ramet.runtime.serve.deferred import violations
 from ramet.runtime.serve.identify import Asker, program_spec, tenant_of
 from ramet.runtime.serve.logprobs import chat_logprobs
-from ramet.runtime.serve.messages import to_template_messages, to_tools, with_written_calls
+from ramet.runtime.serve.messages import (
+    to_template_messages,
+    to_tools,
+    with_sorted_keys,
+    with_written_calls,
+)
 from ramet.runtime.serve.parts import CallArguments, CallBegin, Part, ReasoningPart, TextPart
 from ramet.runtime.serve.prompt import Rendered
 from ramet.runtime.serve.protocols.openai_chat import ChatBody
@@ -46,9 +51,10 @@ def to_request(body: ChatBody, context: ServeContext, asker: Asker) -> ChatReque
     """Everything that can be refused is refused here, before the engine hears of it."""
     tools = to_tools(body.tools, body.functions)
     choice = tool_choice(body.tool_choice if body.tool_choice is not None else body.function_call, tools)
-    messages = to_template_messages(body.messages, tools, context.tool_format, strip_nonces=context.config.strip_nonces)
+    shown = with_sorted_keys(tools) if context.config.sort_tool_keys else tools
+    messages = to_template_messages(body.messages, shown, context.tool_format, strip_nonces=context.config.strip_nonces)
     tenant = tenant_of(asker, body.cache_salt, context.config)
-    rendered = render(context, messages, tools, body, tenant)
+    rendered = render(context, messages, shown, body, tenant)
     max_tokens = room(rendered, body.max_completion_tokens or body.max_tokens, context)
     num_top = top_logprobs(body, context)
     spec = generate_spec(
