@@ -6,7 +6,9 @@ state.mask(row)                 # row: int32 [ceil(V / 32)]
 state = state.advance(token)    # the old state is still good: that is the rollback
 """
 
+import itertools
 import threading
+from collections.abc import Iterator
 
 import msgspec
 
@@ -22,7 +24,8 @@ from ramet.constrained.lark.fallback import Elsewhere, MatcherGrammar, elsewhere
 from ramet.constrained.lark.gbnf import is_gbnf
 from ramet.constrained.lark.load import NotLalr, Tables, load
 from ramet.constrained.segments import compose
-from ramet.constrained.spec import Lark, Spec
+from ramet.constrained.sequence import Parts, SequenceGrammar
+from ramet.constrained.spec import Lark, Sequence, Spec
 from ramet.constrained.vocabulary import Vocabulary
 from ramet.runtime.errors import GrammarRefused
 
@@ -35,7 +38,7 @@ def compile(spec: Spec, vocabulary: Vocabulary) -> CompiledGrammar:
     return cache_of(vocabulary).get(key, lambda engine: back_end(front_end(spec), engine))
 
 
-def compile_grammar(grammar: ir.Grammar, engine: Engine) -> CompiledGrammar:
+def compile_grammar(grammar: ir.Grammar, engine: Engine) -> NetworkGrammar:
     """An intermediate grammar over an engine, without cache."""
     try:
         with engine.lowering:
@@ -69,24 +72,48 @@ def cache_of(vocabulary: Vocabulary) -> GrammarCache:
         return found
 
 
-FrontEnd = ir.Grammar | Tables | Elsewhere
+FrontEnd = ir.Grammar | Tables | Elsewhere | Parts
 """What a front end makes of a spec."""
 
 
 def front_end(spec: Spec) -> FrontEnd:
     """The part of a compilation that knows no vocabulary, and in which hostile input can be slow."""
-    if not isinstance(spec, Lark) or is_gbnf(spec.grammar):
+    if isinstance(spec, Sequence) and any(map(_needs_lexer, spec.items)):
+        return Parts(tuple(_parts(spec.items)))
+    if not _needs_lexer(spec):
         return compose(spec)
+    assert isinstance(spec, Lark), "only Lark grammars have a lexer"
     try:
         return load(spec.grammar, spec.start)
     except NotLalr as refusal:
         return elsewhere(spec.grammar, spec.start, refusal)
 
 
+def _needs_lexer(spec: Spec) -> bool:
+    return isinstance(spec, Lark) and not is_gbnf(spec.grammar)
+
+
+def _parts(items: tuple[Spec, ...]) -> Iterator[ir.Grammar | Tables]:
+    """Each Lark grammar by itself, and what stands between two as one."""
+    for needs_lexer, group in itertools.groupby(items, _needs_lexer):
+        if not needs_lexer:
+            yield compose(Sequence(items=tuple(group)))
+            continue
+        for item in group:
+            assert isinstance(item, Lark), "only Lark grammars have a lexer"
+            yield load(item.grammar, item.start)
+
+
 def back_end(grammar: FrontEnd, engine: Engine) -> CompiledGrammar:
     """The rest, over an engine."""
     if isinstance(grammar, Elsewhere):
         return MatcherGrammar(grammar, engine.vocabulary)
+    if isinstance(grammar, Parts):
+        return SequenceGrammar([_part(item, engine) for item in grammar.items])
+    return _part(grammar, engine)
+
+
+def _part(grammar: ir.Grammar | Tables, engine: Engine) -> NetworkGrammar | LarkGrammar:
     if isinstance(grammar, Tables):
         return LarkGrammar(spelt_tables(grammar, engine.vocabulary.missing_bytes), engine.vocabulary)
     return compile_grammar(grammar, engine)

@@ -15,6 +15,7 @@ from ramet.constrained.drafts import forced_tokens
 from ramet.constrained.state import GrammarState
 from ramet.constrained.tables.arena import GrammarTables, RowStore, TooLarge, build_tables
 from ramet.constrained.tables.explore import Explorer
+from ramet.constrained.tables.trie import NO_NODES, Ints
 from ramet.constrained.vocabulary import Vocabulary, Words
 
 Drafts = dict[tuple[tuple[int, int, Stack], ...], tuple[int, ...]]
@@ -157,5 +158,20 @@ class NetworkGrammar(CompiledGrammar):
                 np.bitwise_or(out, answer.words, out=out)
             if answer.rest is None or stack is None:
                 return
+            back, counter, stack = stack
+            answer = explorer.answer(answer.rest, back, counter)
+
+    def tokens_from(self, nodes: Ints, configuration: Configuration, out: Words) -> Ints:
+        """Add the tokens that go on from these nodes of the trie; gives the nodes at which the output may end."""
+        explorer = self.engine.explorer
+        top, counter, stack, _ = configuration
+        answer = explorer.answer(explorer.nodes(nodes), top, counter)
+        while True:
+            if answer.words is not None:
+                np.bitwise_or(out, answer.words, out=out)
+            if answer.rest is None:
+                return NO_NODES
+            if stack is None:
+                return answer.rest.nodes
             back, counter, stack = stack
             answer = explorer.answer(answer.rest, back, counter)

@@ -63,7 +63,10 @@ def expression(spec: specs.Spec, composed: Composed, at: str) -> ir.Expr:
             return ir.Lang(_choices(spec.choices, f"{at}.choices"))
         case specs.Lark():
             if not is_gbnf(spec.grammar):
-                raise NotBuilt("A Lark grammar inside a sequence", hint="Use it alone, or write the part as GBNF.")
+                raise NotBuilt(
+                    "A Lark grammar inside a choice, a repetition or a tag",
+                    hint="Use it alone or as an item of a sequence, or write the part as GBNF.",
+                )
             return composed.include(translate(spec.grammar, spec.start, at=f"{at}.grammar"))
         case specs.Text():
             return ir.Lang(text_until(spec.until))

@@ -25,6 +25,7 @@ from ramet.constrained.automaton.lowering import lower
 from ramet.constrained.automaton.machine import Machine
 from ramet.constrained.compile import FrontEnd, back_end, cache_of, front_end
 from ramet.constrained.grammar import CompiledGrammar, Engine
+from ramet.constrained.sequence import Parts
 from ramet.constrained.spec import Spec
 from ramet.constrained.vocabulary import Vocabulary
 from ramet.runtime.errors import EngineFailed, GrammarRefused, NotBuilt, RametError
@@ -244,9 +245,10 @@ def _answer(job: bytes, cpu_s: int, memory_bytes: int) -> object:
     try:
         _limit(cpu_s, memory_bytes)
         grammar = front_end(msgspec.json.decode(data, type=Spec))
-        if isinstance(grammar, ir.Grammar):
-            machine = Machine()
-            machine.make(machine.start_of(lower(grammar, machine.space, special)))
+        for part in grammar.items if isinstance(grammar, Parts) else (grammar,):
+            if isinstance(part, ir.Grammar):
+                machine = Machine()
+                machine.make(machine.start_of(lower(part, machine.space, special)))
         return grammar
     except MemoryError:
         return _Refusal("MemoryError", "", limit="memory")

@@ -20,7 +20,7 @@ from ramet.constrained.lark.load import Tables
 from ramet.constrained.lark.parser import Parser
 from ramet.constrained.state import GrammarState
 from ramet.constrained.tables.descend import NODE, STATE, best_descent, places
-from ramet.constrained.tables.trie import Ints
+from ramet.constrained.tables.trie import NO_NODES, Ints
 from ramet.constrained.vocabulary import Vocabulary, Words
 from ramet.runtime.errors import GrammarRefused
 
@@ -76,7 +76,7 @@ class LarkReader:
 
     def _accepts(self, configuration: Configuration) -> bool:
         state, _, stack, _ = configuration
-        if configuration == self.begin:
+        if configuration[:3] == self.begin[:3]:
             return self.parser.accepts_end(stack)
         end = self.lexer.end(state)
         shifted = None if end is None else self.parser.shift(stack, end.type)
@@ -139,14 +139,27 @@ class LarkGrammar(CompiledGrammar):
                 self._masks.move_to_end(key)
         np.bitwise_or(out, words, out=out)
 
-    def _explore(self, nodes: Ints, state: int, stack: Stack, words: Words) -> None:
-        """Mark the tokens that go on from these trie nodes."""
+    def tokens_from(self, nodes: Ints, configuration: Configuration, out: Words) -> Ints:
+        """Add the tokens that go on from these nodes of the trie; gives the nodes at which the output may end."""
+        ended: list[Ints] = []
+        parser = self.reader.parser
+        if configuration[:3] == self.reader.begin[:3] and parser.accepts_end(configuration.stack):
+            ended.append(nodes)
+        with self.reader.lexer.lock:
+            self._explore(nodes, configuration.state, configuration.stack, out, ended)
+        return np.unique(np.concatenate(ended)) if ended else NO_NODES
+
+    def _explore(self, nodes: Ints, state: int, stack: Stack, words: Words, ended: list[Ints] | None = None) -> None:
+        """Mark the tokens that go on from these trie nodes; note where the output may end."""
         walk = self._walk(nodes, state)
         np.bitwise_or(words, walk.words, out=words)
         for end, rest in walk.ended:
             after = self.reader.after_end(stack, end)
-            if after is not None:
-                self._explore(rest, *after, words)
+            if after is None:
+                continue
+            if ended is not None and self.reader.parser.accepts_end(after[1]):
+                ended.append(rest)
+            self._explore(rest, *after, words, ended)
 
     def _walk(self, nodes: Ints, state: int) -> _Walk:
         key = (state, nodes.tobytes())

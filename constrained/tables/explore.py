@@ -163,6 +163,11 @@ class Explorer:
         self.answer(start, state, counter)
         return self._walks[start.number, state, False].range_around(counter)
 
+    def nodes(self, nodes: Ints) -> NodeSet:
+        """The set of these nodes, for `answer`."""
+        with self.machine.lock:
+            return self._node_set(nodes)
+
     def statistics(self) -> dict[str, int]:
         """Sizes, for logs and tests."""
         return {"walks": len(self._walks), "node_sets": len(self._sets), "num_bytes": self.num_bytes}

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int32]
+NO_NODES: Ints = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
