@@ -6,13 +6,15 @@ llguidance completes the text at random, and the finished value says why we forb
 accept the same value in another spelling (whitespace, number, escape) or order of keys; or it repeats a key. What is
 none of these is `unexplained`. In the other direction a token that we allow and it forbids is completed by our own
 grammar, and the value must be valid. Ours runs with `whitespace="exact"`: by default it bounds whitespace, which would
-be nearly all there is to see. Options (`--set`): every=N, limit=N, proofs=N per schema and direction.
+be nearly all there is to see. Options (`--set`): every=N, limit=N, proofs=N per schema and direction,
+progress=1.
 """
 
 import json
 import random
+import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ from ramet.runtime.weights.source import open_source
 
 BARS = (Bar("unexplained", 0, "<="), Bar("invalid_allowed_by_us", 0, "<="))
 MAX_STEPS = 400
+MAX_LOOKED_AT = 500
+"""Tokens of one step that are looked at, to see whether they die in a way not yet followed up."""
 CLOSERS = (b'"', b"}", b"]", b'"}', b"0", b"true", b"null", b'":', b"{}", b"a")
 
 
@@ -46,8 +50,11 @@ def measure(options: Mapping[str, object] | None = None) -> Measured:
     duel = _Duel(num_proofs=int(chosen.get("proofs", 12)))
     for row in rows[: int(chosen.get("limit", len(rows)))]:
         duel.schema(str(row["id"]), row["schema"], row["tests"])
+        if "progress" in chosen:
+            print(f"{row['id']}: {duel.num_schemas} schemas, {duel.num_steps} steps", file=sys.stderr)
     figures = {
         "schemas_compared": duel.num_schemas,
+        "proofs": sum(duel.ours.values()),
         "steps": duel.num_steps,
         "steps_with_equal_masks": duel.num_equal,
         "unexplained": duel.ours["unexplained"],
@@ -135,19 +142,28 @@ class _Walk:
             duel.num_steps += 1
             only_theirs, only_ours = np.setdiff1d(theirs, ours), np.setdiff1d(ours, theirs)
             duel.num_equal += not len(only_theirs) and not len(only_ours)
-            for each in only_theirs:
-                self._explain_theirs(state, matcher, written, int(each))
-            for each in only_ours:
-                self._explain_ours(state, written, int(each))
+            self._follow(only_theirs, 0, lambda token: self._explain_theirs(state, matcher, written, token))  # noqa: B023
+            self._follow(only_ours, 1, lambda token: self._explain_ours(state, written, token))  # noqa: B023
             if not duel.peer.consume(matcher, token):
                 return
             state = state.advance(token)
             written += duel.vocabulary.token_bytes[token]
 
+    def _follow(self, tokens: npt.NDArray[np.int64], side: int, explain: Callable[[int], None]) -> None:
+        """Explain tokens in an order of chance until the proofs of this side are used up."""
+        if self.proofs[side] >= self.duel.num_proofs:
+            return
+        order = tokens.tolist()
+        self.duel.rng.shuffle(order)
+        for token in order[:MAX_LOOKED_AT]:
+            if self.proofs[side] >= self.duel.num_proofs:
+                return
+            explain(token)
+
     def _explain_theirs(self, state: GrammarState, matcher: Any, written: bytes, token: int) -> None:
         data = self.duel.vocabulary.token_bytes[token]
         key = ("theirs", *_death(state, data))
-        if key in self.followed or self.proofs[0] >= self.duel.num_proofs:
+        if key in self.followed:
             return
         self.followed.add(key)
         self.proofs[0] += 1
@@ -174,7 +190,7 @@ class _Walk:
             return
         data = self.duel.vocabulary.token_bytes[token]
         key = ("ours", state.configurations, data[:1])
-        if key in self.followed or self.proofs[1] >= self.duel.num_proofs:
+        if key in self.followed:
             return
         self.followed.add(key)
         self.proofs[1] += 1
