@@ -43,6 +43,16 @@ class CacheConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TierConfig:
+    """Where KV goes that leaves the pool. Read by whoever builds an engine."""
+
+    kv_disk: str | None = None
+    """A folder, kept for the next start; None: what leaves is computed again."""
+    kv_disk_gb: float = 10.0
+    """How large the folder may grow, in 2**30 bytes; the least recently used goes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingConfig:
     """Read by whoever builds a Scheduler."""
 

@@ -77,6 +77,7 @@ def main(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve a model. Every option can also stand in the environment (RAMET_PORT=...) or in ramet.toml."""
+    from ramet.runtime.config import TierConfig
     from ramet.runtime.serve.config import ServeConfig
     from ramet.runtime.serve.server import run_server
 
@@ -93,10 +94,11 @@ def main(
         api_keys=secrets_from(os.environ, api_key_file) or None,
     )  # fmt: skip
     config, _ = resolve(ServeConfig, flags)
+    tier, _ = resolve(TierConfig, {"kv_disk": None if kv_disk is None else str(kv_disk), "kv_disk_gb": kv_disk_gb})
     engine = dict(
         model=model or model_option or os.environ.get("RAMET_MODEL"), device=device, dtype=dtype, backend=backend,
         context_length=context_length, kv_tokens=kv_tokens, page_size=page_size, policy=policy,
-        kv_disk=None if kv_disk is None else str(kv_disk), kv_disk_gb=kv_disk_gb,
+        kv_disk=tier.kv_disk, kv_disk_gb=tier.kv_disk_gb if tier.kv_disk is not None else None,
         chat_template=read_template(chat_template),
     )  # fmt: skip
     raise typer.Exit(run_server(config, {name: value for name, value in engine.items() if value is not None}))
