@@ -24,6 +24,7 @@ from ramet.constrained.automaton import ir
 from ramet.constrained.automaton.lowering import lower
 from ramet.constrained.automaton.machine import Machine
 from ramet.constrained.compile import FrontEnd, back_end, cache_of, front_end
+from ramet.constrained.disk_cache import DiskCache
 from ramet.constrained.grammar import CompiledGrammar, Engine
 from ramet.constrained.sequence import Parts
 from ramet.constrained.spec import Spec
@@ -50,8 +51,12 @@ class CompileLimits:
 class CompileService:
     """Compiles for one vocabulary. Thread-safe. `close` it, or use it in a `with` statement."""
 
-    def __init__(self, vocabulary: Vocabulary, limits: CompileLimits | None = None) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, limits: CompileLimits | None = None, disk: DiskCache | None = None
+    ) -> None:
+        """`disk` keeps front ends' results over restarts; None: what RAMET_GRAMMAR_CACHE names, if anything."""
         self.vocabulary, self.limits = vocabulary, limits or CompileLimits()
+        self._disk = disk if disk is not None else DiskCache.from_environment()
         self._threads = ThreadPoolExecutor(self.limits.num_workers, thread_name_prefix="ramet-compile")
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._num_kills = 0
@@ -70,7 +75,7 @@ class CompileService:
         size = len(key) - key.count(b"\\")  # a schema is text inside the key: its quotation marks are escaped there
         if size > MAX_SPEC_BYTES:
             raise _over("spec size", f"at most {MAX_SPEC_BYTES} bytes", f"{size} bytes")
-        return cache_of(self.vocabulary).get(key, lambda engine: self._make(spec, engine))
+        return cache_of(self.vocabulary).get(key, lambda engine: self._make(spec, key, engine))
 
     @property
     def num_kills(self) -> int:
@@ -94,16 +99,24 @@ class CompileService:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _make(self, spec: Spec, engine: Engine) -> CompiledGrammar:
+    def _make(self, spec: Spec, key: bytes, engine: Engine) -> CompiledGrammar:
+        kept = None if self._disk is None else self._disk.get(key)
+        if kept is not None:
+            return back_end(kept, engine)
+        grammar = self._from_worker(spec)
+        if self._disk is not None:
+            self._disk.put(key, grammar)
+        return back_end(grammar, engine)
+
+    def _from_worker(self, spec: Spec) -> FrontEnd:
         worker = self._idle.get()
         try:
-            grammar = worker.run(spec, self.vocabulary.special)
+            return worker.run(spec, self.vocabulary.special)
         except _PassedLimit as passed:
             self._num_kills += 1
             raise _over(passed.limit, passed.allowed, "more") from None
         finally:
             self._idle.put(worker)
-        return back_end(grammar, engine)
 
 
 def _over(limit: str, expected: str, got: str) -> GrammarRefused:
