@@ -24,6 +24,7 @@ from ramet.runtime.errors import BadRequest, NotBuilt
 from ramet.runtime.execution.local import LocalExecutor
 from ramet.runtime.execution.mover import PageMover
 from ramet.runtime.kv.allocator import PageAllocator
+from ramet.runtime.kv.host_pages import HostPages
 from ramet.runtime.kv.page_folder import PageFolder
 from ramet.runtime.kv.tier import DiskTier, TierCosts
 from ramet.runtime.local_client import LocalClient
@@ -86,12 +87,16 @@ class Options:
     compile_limits: bool
     kv_disk: str | Path | None = None
     kv_disk_gb: float = 10.0
+    kv_host_gb: float | None = None
 
 
 def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient:
     """A client whose engine runs."""
     _check(options)
     device = _device(options.device)
+    if options.kv_host_gb is not None and device.type == "cpu":
+        hint = "On a CPU the KV pool is host memory already: give it more room with kv_tokens, or name a kv_disk."
+        raise BadRequest(expected="a GPU for a host tier", got=str(device), at="kv_host_gb", hint=hint)
     if options.max_step_tokens is None:
         options = replace(options, max_step_tokens=_STEP_TOKENS[device.type])
     if device.type == "cpu":
@@ -124,13 +129,15 @@ def _check(options: Options) -> None:
         ("kv_tokens", _LEAST_KV_TOKENS, None),
         ("num_threads", 1, None),
         ("kv_disk_gb", 0.001, None),
+        ("kv_host_gb", 0.001, None),
     ):
         value = getattr(options, name)
         if value is not None and (value < least or (most is not None and value > most)):
             expected = f"{least} or more" if most is None else f"{least} to {most}"
             raise BadRequest(expected=expected, got=value, at=name)
-    if options.kv_disk is not None and not options.cache:
-        raise BadRequest(expected="the cache to be on", got="cache=False", at="kv_disk")
+    for name in ("kv_disk", "kv_host_gb"):
+        if getattr(options, name) is not None and not options.cache:
+            raise BadRequest(expected="the cache to be on", got="cache=False", at=name)
 
 
 def _device(wanted: str) -> torch.device:
@@ -249,14 +256,21 @@ def _executor(
     )
 
 
+def _store(options: Options) -> HostPages | PageFolder | None:
+    """Where pages go that leave the pool."""
+    folder = None
+    if options.kv_disk is not None:
+        folder = PageFolder(Path(options.kv_disk).expanduser(), int(options.kv_disk_gb * 2**30))
+    return folder if options.kv_host_gb is None else HostPages(int(options.kv_host_gb * 2**30), folder)
+
+
 def _disk_tier(
     options: Options, loaded: LoadedModel, executor: LocalExecutor, model_fingerprint: str
 ) -> DiskTier | None:
-    """The tier, with its mover in the executor; None where no folder was named."""
-    if options.kv_disk is None:
+    """The tier, with its mover in the executor; None where neither folder nor host memory was named."""
+    if (store := _store(options)) is None:
         return None
-    folder = PageFolder(Path(options.kv_disk).expanduser(), int(options.kv_disk_gb * 2**30))
-    mover = executor.mover = PageMover(executor.kv, folder)
+    mover = executor.mover = PageMover(executor.kv, store)
     how = f"{model_fingerprint} {type(loaded.model).__name__} {options.dtype} {loaded.dtype} {loaded.device.type}"
     known = calibration.load(how)
     costs = TierCosts(
@@ -266,7 +280,7 @@ def _disk_tier(
     )
     # engines that agree in all of this may read each other's KV; the numbers hold rotary stretching, windows, ...
     numbers = hashlib.blake2b(repr(loaded.config).encode(), digest_size=8).hexdigest()
-    return DiskTier(folder, f"{how} {numbers} {options.page_size}", options.page_size, mover.page_bytes, costs)
+    return DiskTier(store, f"{how} {numbers} {options.page_size}", options.page_size, mover.page_bytes, costs)
 
 
 def _engine(

@@ -39,6 +39,7 @@ def build_engine(
     compile_limits: bool = False,
     kv_disk: str | Path | None = None,
     kv_disk_gb: float = 10.0,
+    kv_host_gb: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> LocalClient:
     """Load a model and start an engine for it on a thread of this process. `stop()` the client when done with it.
@@ -66,6 +67,8 @@ def build_engine(
                      computed is read. None: what leaves is computed again. Whoever can read the folder can read the
                      tokens' KV
     kv_disk_gb       how large the folder may grow (2**30 bytes); the least recently used goes first
+    kv_host_gb       host memory for KV that leaves a GPU's pool, in front of the folder; refused on a CPU, where the
+                     pool is host memory already
     progress         called with the bytes read so far and in all
 
     Raises ModelNotFound, UnsupportedModel, WeightsCorrupt, NotEnoughMemory (with the setting that would fit),
@@ -93,5 +96,6 @@ def build_engine(
         compile_limits=compile_limits,
         kv_disk=kv_disk,
         kv_disk_gb=kv_disk_gb,
+        kv_host_gb=kv_host_gb,
     )
     return assembly.assemble(options, progress)

@@ -50,6 +50,8 @@ class TierConfig:
     """A folder, kept for the next start; None: what leaves is computed again."""
     kv_disk_gb: float = 10.0
     """How large the folder may grow, in 2**30 bytes; the least recently used goes first."""
+    kv_host_gb: float | None = None
+    """Host memory for KV that leaves a GPU, in 2**30 bytes; None: none. Not for a CPU, whose pool is host memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

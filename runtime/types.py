@@ -304,6 +304,8 @@ class Moved(NamedTuple):
     """Of a read: False where the file was torn, changed or gone; the page then holds nothing."""
     seconds: float = 0.0
     """That it took, without its time in line."""
+    tier: Literal["host", "disk"] = "disk"
+    """Of a read: where the page lay."""
 
 
 class SequenceStart(NamedTuple):
@@ -409,8 +411,10 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     drafted_tokens_total: int = 0
     accepted_tokens_total: int = 0
     tree_nodes: int = 0
+    host_hit_tokens_total: int = 0
+    """Of `cached_tokens_total`, those that a prompt found because they came back from the host tier for it, ..."""
     disk_hit_tokens_total: int = 0
-    """Of `cached_tokens_total`, those that a prompt found because they were read from the disk tier for it."""
+    """... and those from the disk tier."""
     disk_written_tokens_total: int = 0
     disk_missed_tokens_total: int = 0
     """On disk by name, and torn, changed or gone when read: computed instead."""

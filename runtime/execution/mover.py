@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ log = logging.getLogger("ramet.kv")
 class Store(Protocol):
     """Where pages are kept; `kv.page_folder.PageFolder`. Any thread."""
 
+    def where(self, key: bytes) -> Literal["host", "disk"] | None: ...
     def read(self, key: bytes) -> memoryview | None: ...
     def write(self, key: bytes, content: bytes | memoryview) -> bool: ...
     def close(self) -> None: ...
@@ -48,6 +49,7 @@ class _Came(NamedTuple):
     content: memoryview | None
     is_done: bool
     seconds: float
+    tier: Literal["host", "disk"]
 
 
 class PageMover:
@@ -97,13 +99,13 @@ class PageMover:
         is_done, began = came.is_done, time.perf_counter()
         if came.content is not None:
             is_done = self._put(came.move.page, came.content)
-        return Moved(came.move.slot, is_done, came.seconds + time.perf_counter() - began)
+        return Moved(came.move.slot, is_done, came.seconds + time.perf_counter() - began, came.tier)
 
     def _put(self, page: int, content: memoryview) -> bool:
         if len(content) != self.page_bytes:  # its name says that it is of this shape: a bug, or a forged file
             log.warning("a page of the disk tier has %d bytes instead of %d", len(content), self.page_bytes)
             return False
-        data = torch.from_numpy(np.frombuffer(content, np.uint8))
+        data = torch.from_numpy(np.frombuffer(content, np.uint8)) if not content.readonly else _copied(content)
         at = 0
         for tensor in self._tensors:
             target = tensor[page]
@@ -119,7 +121,7 @@ class PageMover:
             self._came.put(self._work(job.move, job.content))
 
     def _work(self, move: PageMove, content: memoryview | None) -> _Came:
-        began = time.perf_counter()
+        began, tier = time.perf_counter(), self._store.where(move.key)
         try:
             if content is not None:
                 is_done, read = self._store.write(move.key, content), None
@@ -129,7 +131,12 @@ class PageMover:
         except Exception:  # whatever a store does, the engine goes on without it
             log.exception("the disk tier failed")
             is_done, read = False, None
-        return _Came(move, read, is_done, time.perf_counter() - began)
+        return _Came(move, read, is_done, time.perf_counter() - began, tier or "disk")
+
+
+def _copied(content: memoryview) -> Tensor:
+    """torch takes no memory that it may not write."""
+    return torch.from_numpy(np.frombuffer(bytearray(content), np.uint8))
 
 
 def page_bytes(kv: KVPool) -> int:

@@ -10,7 +10,7 @@ import os
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 from ramet.runtime.errors import BadRequest
 from ramet.runtime.kv.page_keys import KEY_BYTES, PageKey
@@ -55,6 +55,10 @@ class PageFolder:
 
     def __contains__(self, key: object) -> bool:
         return key in self._sizes
+
+    def where(self, key: PageKey) -> Literal["disk"] | None:
+        """In which tier it would be found now."""
+        return "disk" if key in self else None
 
     def read(self, key: PageKey) -> memoryview | None:
         """The page's bytes, in memory of the caller's own; None: a miss."""

@@ -77,7 +77,8 @@ class PrefixCache:
         self._reloads: dict[PageKey, Reload] = {}
         self._reload_of_slot: dict[int, Reload] = {}
         self._num_loading = 0
-        self.num_reloaded_tokens = 0
+        self.num_host_tokens = self.num_disk_tokens = 0
+        """That came back from a lower tier."""
         self.allocator, self.tree, self.page_size = allocator, tree, page_size
         self.order: EvictionOrder = order or LeastRecentlyUsed()
         self.open_pages = OpenPages(page_size)
@@ -264,7 +265,7 @@ class PrefixCache:
         assert self.tier is not None
         self.tier.note(moved)
         reload = self._reload_of_slot.pop(moved.slot, None)
-        if reload is not None and reload.note(moved.slot, moved.is_done):
+        if reload is not None and reload.note(moved):
             self._finish_reload(reload)
 
     def _finish_reload(self, reload: Reload) -> None:
@@ -279,7 +280,9 @@ class PrefixCache:
         reload.is_over = True
         del self._reloads[reload.first_key]
         self._num_loading -= len(pages)
-        self.num_reloaded_tokens += len(tokens)
+        num_from_host = reload.num_from_host * self.page_size
+        self.num_host_tokens += num_from_host
+        self.num_disk_tokens += len(tokens) - num_from_host
 
     @property
     def is_loading(self) -> bool:
@@ -292,7 +295,8 @@ class PrefixCache:
             return {}
         counts, size = self.tier.statistics(), self.page_size
         return {
-            "disk_hit_tokens_total": self.num_reloaded_tokens,
+            "host_hit_tokens_total": self.num_host_tokens,
+            "disk_hit_tokens_total": self.num_disk_tokens,
             "disk_written_tokens_total": counts.written_pages_total * size,
             "disk_missed_tokens_total": counts.missed_pages_total * size,
             "disk_dropped_tokens_total": counts.dropped_pages_total * size,

@@ -2,6 +2,7 @@
 
 from ramet.radix.key import Tokens
 from ramet.radix.lease import Lease
+from ramet.runtime.types import Moved
 
 
 class Reload:
@@ -14,12 +15,16 @@ class Reload:
         self.is_over = False
         self._place = {slot: place for place, slot in enumerate(slots)}
         self._failed_at = len(pages)
+        self._from_host: set[int] = set()
         self._num_missing = len(pages)
 
-    def note(self, slot: int, is_done: bool) -> bool:
+    def note(self, moved: Moved) -> bool:
         """One page came, or did not; True when that was the last."""
-        if not is_done:
-            self._failed_at = min(self._failed_at, self._place[slot])
+        place = self._place[moved.slot]
+        if not moved.is_done:
+            self._failed_at = min(self._failed_at, place)
+        elif moved.tier == "host":
+            self._from_host.add(place)
         self._num_missing -= 1
         return self._num_missing == 0
 
@@ -27,3 +32,8 @@ class Reload:
     def num_usable(self) -> int:
         """Pages before the first that could not be read: what lies behind that has no use."""
         return self._failed_at
+
+    @property
+    def num_from_host(self) -> int:
+        """Of the usable pages, those that lay in the host tier; the others came from disk."""
+        return sum(place < self._failed_at for place in self._from_host)

@@ -119,8 +119,9 @@ class _Snapshot(Collector):
     def _cached_tokens_by_tier(self) -> Metric:
         s, name = self._statistics, "ramet_cached_tokens_by_tier"
         family = CounterMetricFamily(name, "Prompt tokens found in the cache, by where they lay.", labels=["tier"])
-        from_disk = min(s.disk_hit_tokens_total, s.cached_tokens_total)
-        family.add_metric(["device"], s.cached_tokens_total - from_disk)
+        from_host, from_disk = s.host_hit_tokens_total, s.disk_hit_tokens_total
+        family.add_metric(["device"], max(0, s.cached_tokens_total - from_host - from_disk))
+        family.add_metric(["host"], from_host)
         family.add_metric(["disk"], from_disk)
         return family
 

@@ -76,3 +76,8 @@ def test_a_path_is_a_model(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF but not really")
     with pytest.raises(RametError, match="model"):
         build_engine(tmp_path / "model.gguf")
+
+
+def test_a_host_tier_on_a_cpu_is_refused_with_the_reason() -> None:
+    with pytest.raises(BadRequest, match="host memory already"):
+        build_engine(device="cpu", kv_host_gb=1.0)

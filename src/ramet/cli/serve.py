@@ -63,6 +63,9 @@ def main(
         Path | None,
         typer.Option(help="Folder for KV that leaves memory, kept for the next start.", rich_help_panel=_MODEL),
     ] = None,
+    kv_host_gb: Annotated[
+        float | None, typer.Option(help="Host memory for KV that leaves a GPU.", rich_help_panel=_MODEL)
+    ] = None,
     kv_disk_gb: Annotated[float | None, typer.Option(help="How large it may grow.", rich_help_panel=_MODEL)] = None,
     policy: Annotated[str | None, typer.Option(help="Who goes first: fcfs, lpm, ...", rich_help_panel=_MODEL)] = None,
     max_body: Annotated[int | None, typer.Option(help="Largest body, bytes.", rich_help_panel=_LIMITS)] = None,
@@ -94,11 +97,15 @@ def main(
         api_keys=secrets_from(os.environ, api_key_file) or None,
     )  # fmt: skip
     config, _ = resolve(ServeConfig, flags)
-    tier, _ = resolve(TierConfig, {"kv_disk": None if kv_disk is None else str(kv_disk), "kv_disk_gb": kv_disk_gb})
+    tier, _ = resolve(
+        TierConfig,
+        dict(kv_disk=None if kv_disk is None else str(kv_disk), kv_disk_gb=kv_disk_gb, kv_host_gb=kv_host_gb),
+    )
     engine = dict(
         model=model or model_option or os.environ.get("RAMET_MODEL"), device=device, dtype=dtype, backend=backend,
         context_length=context_length, kv_tokens=kv_tokens, page_size=page_size, policy=policy,
         kv_disk=tier.kv_disk, kv_disk_gb=tier.kv_disk_gb if tier.kv_disk is not None else None,
+        kv_host_gb=tier.kv_host_gb,
         chat_template=read_template(chat_template),
     )  # fmt: skip
     raise typer.Exit(run_server(config, {name: value for name, value in engine.items() if value is not None}))

@@ -1,7 +1,7 @@
 """Pages leave the pool and come back bit for bit, of every dtype; what can't be read leaves the pool alone."""
 
 import time
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -18,6 +18,9 @@ class Memory:
         self.pages: dict[bytes, bytes] = {}
         self.order: list[str] = []
         self.is_closed = False
+
+    def where(self, key: bytes) -> Literal["host", "disk"] | None:
+        return "host" if key in self.pages else None
 
     def read(self, key: bytes) -> memoryview | None:
         self.order.append(f"read {key.decode()}")
@@ -71,7 +74,7 @@ def test_a_page_comes_back_bit_for_bit_into_another(dtype: torch.dtype) -> None:
     assert len(store.pages[b"a"]) == page_bytes(kv) == mover.page_bytes
     mover.move([PageMove(3, 1, "from_disk", b"a")])
     (moved,) = settle(mover, 1)
-    assert moved.is_done and moved.seconds > 0
+    assert moved.is_done and moved.seconds > 0 and moved.tier == "host"
     for now, was in zip(all_tensors(kv), before, strict=True):
         assert torch.equal(now[3], was[1])
         assert torch.equal(now[[0, 2, 4]], was[[0, 2, 4]])
