@@ -18,6 +18,7 @@ from torch import Tensor
 from ramet.kernels._triton import tl, triton
 from ramet.kernels.checks import check_last_axis_contiguous, check_tensor
 from ramet.kernels.registry import Op
+from ramet.kernels.tuning import chosen
 
 
 def moe_route_reference(logits: Tensor, k: int, *, normalize: bool = True) -> tuple[Tensor, Tensor]:
@@ -103,10 +104,14 @@ def _grouped_kernel(
     tl.store(out, sums.to(out_ptr.dtype.element_ty), mask=inside[:, None] & (column < N)[None, :])
 
 
+BLOCKS = ((16, 64, 64), (16, 128, 64), (32, 64, 64), (64, 64, 32), (64, 128, 32))
+"""Pairs, columns and depth of a program's tile. The first is taken where none was measured."""
+
+
 def grouped_linear_triton(
-    x: Tensor, w: Tensor, experts: Tensor, *, block_t: int = 16, block_n: int = 64, block_k: int = 64
+    x: Tensor, w: Tensor, experts: Tensor, *, blocks: tuple[int, int, int] | None = None
 ) -> Tensor:
-    """Pairs are sorted by expert, and each expert's run is cut into tiles of block_t."""
+    """Pairs are sorted by expert, and each expert's run is cut into tiles. `blocks`: None: tuning.py chooses."""
     T, K = x.shape
     E, N, _ = w.shape
     choices = experts.shape[1]
@@ -116,11 +121,16 @@ def grouped_linear_triton(
     out = torch.empty((T, choices, N), dtype=x.dtype, device=x.device)
     if T == 0:
         return out
-    order, tile_expert, tile_begin, tile_end = _tiles_by_expert(experts.flatten(), E, block_t)
-    _grouped_kernel[(len(tile_expert), triton.cdiv(N, block_n))](
-        x, w, order, tile_expert, tile_begin, tile_end, out, N, K, x.stride(0), choices,
-        BLOCK_T=block_t, BLOCK_N=block_n, BLOCK_K=block_k,
-    )  # fmt: skip
+
+    def run(blocks: tuple[int, ...]) -> None:
+        block_t, block_n, block_k = blocks
+        order, tile_expert, tile_begin, tile_end = _tiles_by_expert(experts.flatten(), E, block_t)
+        _grouped_kernel[(len(tile_expert), triton.cdiv(N, block_n))](
+            x, w, order, tile_expert, tile_begin, tile_end, out, N, K, x.stride(0), choices,
+            BLOCK_T=block_t, BLOCK_N=block_n, BLOCK_K=block_k,
+        )  # fmt: skip
+
+    run(blocks or chosen("grouped_linear", (E, N, K, choices), BLOCKS, run, x.device))
     return out
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from ramet.kernels._triton import tl, triton
 from ramet.kernels.checks import check_last_axis_contiguous, check_tensor
 from ramet.kernels.registry import Op
+from ramet.kernels.tuning import chosen
 
 
 def expand_weights(codes: Tensor, scales: Tensor, minima: Tensor | None) -> Tensor:
@@ -79,11 +80,19 @@ def _linear_kernel(
     tl.store(out, sums.to(out_ptr.dtype.element_ty), mask=(row < T)[:, None] & (column < N)[None, :])
 
 
+BLOCKS = ((16, 64, 64), (16, 32, 128), (16, 128, 64), (16, 64, 128), (32, 64, 64))
+"""Rows, columns and depth of a program's tile. The first is taken where none was measured."""
+
+
 def quantized_linear_triton(
-    x: Tensor, codes: Tensor, scales: Tensor, minima: Tensor | None = None, *, block_t: int = 16, block_n: int = 64,
-    block_k: int = 64,
-) -> Tensor:  # fmt: skip
-    """Blocks are tuned for few rows (decode); sums over K run in one order whatever the number of rows."""
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    minima: Tensor | None = None,
+    *,
+    blocks: tuple[int, int, int] | None = None,
+) -> Tensor:
+    """Sums over K run in one order whatever the number of rows. `blocks`: one of BLOCKS; None: tuning.py chooses."""
     T, K = x.shape
     N = codes.shape[0]
     four_bits = codes.dtype == torch.uint8
@@ -95,11 +104,17 @@ def quantized_linear_triton(
     if minima is not None:
         check_tensor("minima", minima, shape=scales.shape, device=x.device)
     out = torch.empty((T, N), dtype=x.dtype, device=x.device)
-    if T > 0:
+    if T == 0:
+        return out
+
+    def run(blocks: tuple[int, ...]) -> None:
+        block_t, block_n, block_k = blocks
         _linear_kernel[(triton.cdiv(T, block_t), triton.cdiv(N, block_n))](
             x, codes, scales, minima if minima is not None else scales, out, T, N, K, x.stride(0), K // scales.shape[1],
             FOUR_BITS=four_bits, HAS_MINIMA=minima is not None, BLOCK_T=block_t, BLOCK_N=block_n, BLOCK_K=block_k,
         )  # fmt: skip
+
+    run(blocks or chosen("quantized_linear", (N, K, 4 if four_bits else 8), BLOCKS, run, x.device))
     return out
 
 

@@ -1,7 +1,7 @@
 """Turn heads by a fixed rotation, a Walsh-Hadamard transform scaled to keep lengths: y = x W, and x = y W again.
 
 A few channels of a key are much larger than the rest, and a scale for the whole head would be theirs. Rotated, every
-channel has a share of them, so that int8 with one scale per token and head loses a third as much (docs/LOG.md).
+channel has a share of them, so that int8 with one scale per token and head loses a quarter as much (docs/LOG.md).
 Products of rotated queries and keys are those of the plain ones; a weighted sum of rotated values is turned back once.
 
     W  block-diagonal, blocks of the largest power of two that divides D:  W[i, j] = (-1)^popcount(i & j) / sqrt(block)
@@ -26,10 +26,13 @@ ROWS = 16
 def rotation(size: int, device: torch.device) -> Tensor:
     """W: float32 [size, size]; symmetric, and its own inverse."""
     block = size & -size
-    matrix = torch.ones(1, 1)
-    while len(matrix) < block:
-        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    return torch.block_diag(*[matrix / block**0.5] * (size // block)).to(device)
+    one = torch.ones(1, 1)
+    while len(one) < block:
+        one = torch.cat([torch.cat([one, one], 1), torch.cat([one, -one], 1)])
+    whole = torch.zeros(size, size)
+    for first in range(0, size, block):
+        whole[first : first + block, first : first + block] = one / block**0.5
+    return whole.to(device)
 
 
 def rotate_heads_reference(x: Tensor) -> Tensor:

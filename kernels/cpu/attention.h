@@ -129,13 +129,17 @@ struct ChunkScratch {
 template <class Math, int TYPE>
 INLINE i32x16 row_lanes(const void* base, size_t at) {
   const auto codes_at = [&](int i) {
-    return to_float(__builtin_convertvector(load_as<i8x16>((const int8_t*)base + at + i), i32x16));
+    return to_float(widen(load_as<i8x16>((const int8_t*)base + at + i)));
   };
   if constexpr (Math::PACK == 2 && TYPE == KV_BF16) {
     return load_as<i32x16>((const uint16_t*)base + at);
   } else if constexpr (Math::PACK == 2) {
+#if defined(__AVX512BF16__)
+    return (i32x16)_mm512_cvtne2ps_pbh((__m512)codes_at(16), (__m512)codes_at(0));
+#else
     const u16x16 halves[2] = {to_bf16(codes_at(0)), to_bf16(codes_at(16))};
     return load_as<i32x16>(halves);
+#endif
   } else if constexpr (TYPE == KV_BF16) {
     return as_int(load_bf16((const uint16_t*)base + at));
   } else if constexpr (TYPE == KV_F32) {
@@ -226,16 +230,16 @@ void pack_chunk_of(const KVShape& kv, const KVLayer& layer, const int32_t* table
   Cursor cursor(table, kv.page_size, base + from);
   for (int block = from; block < to; block += LANES) {
     size_t at[LANES];
+    uint16_t key_scales[LANES] = {}, value_scales[LANES] = {};  // int8 only; half
     for (int lane = 0; lane < LANES; lane++) {
-      const int key = block + lane;
       at[lane] = NOWHERE;
-      if constexpr (TYPE == KV_INT8) scratch.key_scales[key] = scratch.value_scales[key] = 0.0f;
-      if (key >= to) continue;
+      if (block + lane >= to) continue;
       const size_t head = cursor.next() * kv.G + g;
       at[lane] = head * D;
-      if constexpr (TYPE == KV_INT8)
-        scratch.key_scales[key] = half_to_float(layer.key_scales[head]), scratch.value_scales[key] = half_to_float(layer.value_scales[head]);
+      if constexpr (TYPE == KV_INT8) key_scales[lane] = layer.key_scales[head], value_scales[lane] = layer.value_scales[head];
     }
+    if constexpr (TYPE == KV_INT8)
+      store(scratch.key_scales + block, load_half(key_scales)), store(scratch.value_scales + block, load_half(value_scales));
     u8x64* keys = scratch.keys + size_t(block / LANES) * (D / PACK);
     u8x64* values = scratch.values + size_t(block / PACK) * (D / LANES);
     if (block + LANES <= to)

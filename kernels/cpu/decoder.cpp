@@ -278,7 +278,7 @@ void embed_row(const Model& m, int64_t token, float* x) {
       case FROM_F16: v = load_half((const uint16_t*)row + k); break;
       default: {
         const uint8_t* block = row + k / 32 * 34;
-        v = to_float(__builtin_convertvector(load_as<i8x16>(block + 2 + k % 32), i32x16)) * half_to_float(load_as<uint16_t>(block));
+        v = to_float(widen(load_as<i8x16>(block + 2 + k % 32))) * half_to_float(load_as<uint16_t>(block));
       }
     }
     store(x + k, v * m.c.embedding_scale);
@@ -301,7 +301,7 @@ void write_kv(const KVShape& kv, void* pages, uint16_t* scales, int64_t slot, in
     // the scale was rounded: the largest code may come to 127.06
     const auto code = [&](f32x16 v) { return minimum(maximum(v * inverse, splat(-127.0f)), splat(127.0f)); };
     for (int i = 0; i < kv.D; i += 16)
-      store_as((int8_t*)pages + at + i, __builtin_convertvector(round_to_int(code(load(x + i))), i8x16));
+      store_as((int8_t*)pages + at + i, narrow(round_to_int(code(load(x + i)))));
   }
 }
 

@@ -89,12 +89,8 @@ struct Activations {
     const float largest = max_lanes(maximum(absolute(low), absolute(high)));
     const float s = largest / 127.0f, inverse = largest > 0 ? 127.0f / largest : 0.0f;
     const i32x16 a = round_to_int(low * inverse), c = round_to_int(high * inverse);
-    store_as(q + at, __builtin_convertvector(a, i8x16));
-    store_as(q + at + 16, __builtin_convertvector(c, i8x16));
-    const i32x16 sum = a + c;
-    int32_t total = 0;
-    for (int lane = 0; lane < LANES; lane++) total += sum[lane];
-    scale[at / 32] = Scale{s, s * float(total)};
+    store_as(q + at, narrow(a)), store_as(q + at + 16, narrow(c));
+    scale[at / 32] = Scale{s, s * float(sum_lanes(a + c))};
   }
 };
 

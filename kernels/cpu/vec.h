@@ -46,6 +46,33 @@ INLINE f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) { return mask ? yes : n
 INLINE f32x16 maximum(f32x16 a, f32x16 b) { return a > b ? a : b; }
 INLINE f32x16 minimum(f32x16 a, f32x16 b) { return a < b ? a : b; }
 INLINE f32x16 absolute(f32x16 v) { return as_float(as_int(v) & 0x7fffffff); }
+// Between widths, GCC 12 makes sixteen scalar moves of __builtin_convertvector.
+INLINE i32x16 widen(i8x16 v) {
+#if defined(__AVX512F__)
+  return (i32x16)_mm512_cvtepi8_epi32((__m128i)v);
+#elif defined(__AVX2__)
+  const __m256i halves[2] = {_mm256_cvtepi8_epi32((__m128i)v), _mm256_cvtepi8_epi32(_mm_srli_si128((__m128i)v, 8))};
+  return load_as<i32x16>(halves);
+#else
+  return __builtin_convertvector(v, i32x16);
+#endif
+}
+INLINE i8x16 narrow(i32x16 v) {  // -128 <= v <= 127
+#if defined(__AVX512F__)
+  return (i8x16)_mm512_cvtepi32_epi8((__m512i)v);
+#else
+  return __builtin_convertvector(v, i8x16);
+#endif
+}
+INLINE int32_t sum_lanes(i32x16 v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_epi32((__m512i)v);
+#else
+  int32_t total = 0;
+  for (int lane = 0; lane < LANES; lane++) total += v[lane];
+  return total;
+#endif
+}
 INLINE f32x16 to_float(i32x16 v) { return __builtin_convertvector(v, f32x16); }
 
 // a * b + c, rounded once.
@@ -149,7 +176,11 @@ INLINE float bf16_to_float(uint16_t b) {
   return f;
 }
 INLINE f32x16 load_bf16(const uint16_t* p) {
+#if defined(__AVX512F__)
+  return (f32x16)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
+#else
   return (f32x16)(__builtin_convertvector(load_as<u16x16>(p), u32x16) << 16);
+#endif
 }
 // Nearest, ties to even. NaN stays NaN only by luck of its payload: values here are finite.
 INLINE u16x16 to_bf16(f32x16 v) {
