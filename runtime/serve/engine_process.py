@@ -9,7 +9,6 @@ import gc
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -176,7 +175,6 @@ async def _end_with_parent(parent: int) -> None:
 def main() -> None:
     """Entry of the process."""
     logging.basicConfig(level=os.environ.get("RAMET_LOG", "INFO").upper(), format="%(asctime)s %(name)s %(message)s")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the front decides when we stop
     address, settings = sys.argv[1], json.loads(sys.argv[2])
     asyncio.run(serve(address, settings))
 

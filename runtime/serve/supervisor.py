@@ -81,6 +81,7 @@ class Supervisor:
             "ramet.runtime.serve.engine_process",
             *arguments,
             stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # a signal to our group (Ctrl-C) is ours: the front decides when we stop
             env={**os.environ, "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")},
         )
 

@@ -73,6 +73,7 @@ def serve(*arguments: str, within_s: float = 60) -> Iterator[Served]:
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,  # as a shell gives each command a group of its own
     )
     try:
         assert process.stdout is not None

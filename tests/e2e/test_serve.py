@@ -226,13 +226,16 @@ def test_engine_death_is_told_and_mended_once() -> None:
         assert http.post("/v1/chat/completions", json={"messages": HELLO, "max_tokens": 2}).status_code == 200
 
 
-def test_terminate_drains_what_runs() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_a_signal_to_the_group_drains_what_runs(number: signal.Signals, capfd: pytest.CaptureFixture[str]) -> None:
+    """As Ctrl-C in a shell and many supervisors send it."""
     with serve("--kv-tokens", "8192") as server, httpx.Client(base_url=server.base, timeout=60) as http:
         body = {"messages": HELLO, "max_tokens": 150, "stream": True, "ignore_eos": True}
         with http.stream("POST", "/v1/chat/completions", json=body) as answer:
             lines = answer.iter_lines()
             next(lines)
-            server.process.send_signal(signal.SIGTERM)
+            os.killpg(server.process.pid, number)
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]"
         assert server.process.wait(20) == 0
+    assert "the engine ended" not in capfd.readouterr().err
