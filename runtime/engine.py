@@ -245,9 +245,12 @@ class EngineLoop:
         with self._border:
             self._is_over = True
         self._drain()
-        self._engine.close()
         if death is not None:
             self._on_death(_as_engine_failure(death))
+        try:
+            self._engine.close()
+        except Exception:  # a device that is gone can't be read from any more
+            log.exception("what was at rest could not be written to the tier")
 
     def _obey(self) -> bool:
         """Run what was posted; wait for something where there is nothing to do. False: stop."""

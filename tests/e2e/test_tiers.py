@@ -105,3 +105,14 @@ async def test_another_salt_dtype_or_page_size_finds_nothing(tmp_path: Path) -> 
             branch = await client.open(ProgramSpec(salt=salt))
             _, finished = await turn(client, branch, TEXT, SAMPLINGS["greedy"])
             assert finished.usage.cached_tokens == 0, settings
+
+
+async def test_a_program_restored_in_a_new_engine_finds_its_kv_on_disk(truth: Any, tmp_path: Path) -> None:
+    with engine(kv_disk=tmp_path) as client:
+        branch = await client.open(ProgramSpec(program_id="p", salt="s"))
+        assert (await turn(client, branch, TEXT, SAMPLINGS["seeded"]))[0] == truth["seeded"][0]
+        saved = await client.checkpoint("p")
+    with engine(kv_disk=tmp_path) as client:
+        (branch,) = await client.restore(saved)
+        tokens, finished = await turn(client, branch, TURNS[0], SAMPLINGS["seeded"])
+        assert tokens == truth["seeded"][1] and finished.usage.cached_tokens >= 96
