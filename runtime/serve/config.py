@@ -47,6 +47,9 @@ class ServeConfig:
     """An echoed assistant turn that is ours is replaced by the very tokens that were generated."""
     strip_nonces: bool = True
     """Drop per-request nonce lines that known clients put before their system prompt (docs/serving.md lists them)."""
+    request_templates: bool = False
+    """Run chat templates that come with a request. A template is a program: the sandbox keeps it from files and
+    attributes, not from counting for hours, and the whole server would wait."""
     sort_tool_keys: bool = False
     """Tools are shown to the model with their JSON's keys in alphabetical order, so that clients who write the same
     tools in another order share one prompt. What the model may write keeps the client's order."""

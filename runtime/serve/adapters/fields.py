@@ -82,6 +82,17 @@ def to_stop_ids(fields: SamplingFields, vocabulary_size: int) -> tuple[int, ...]
     return tuple(_ids(fields.stop_token_ids, "stop_token_ids", vocabulary_size))
 
 
+def require_trusted(template: str | None, at: str, config: ServeConfig) -> None:
+    """A chat template from a client is refused unless the server's owner trusts those who ask."""
+    if template is not None and not config.request_templates:
+        raise BadRequest(
+            expected="no chat template in a request",
+            got=template,
+            at=at,
+            hint="Leave it out to use the model's own, or serve with --request-templates if every client is trusted.",
+        )
+
+
 def to_grammar(fields: GrammarFields) -> Spec | None:
     """The one constraint asked for, in whatever dialect; two at once are refused, none is None."""
     found = [

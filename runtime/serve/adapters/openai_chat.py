@@ -49,6 +49,7 @@ class ChatRequest:
 
 def to_request(body: ChatBody, context: ServeContext, asker: Asker) -> ChatRequest:
     """Everything that can be refused is refused here, before the engine hears of it."""
+    fields.require_trusted(body.chat_template, "$.chat_template", context.config)
     tools = to_tools(body.tools, body.functions)
     choice = tool_choice(body.tool_choice if body.tool_choice is not None else body.function_call, tools)
     shown = with_sorted_keys(tools) if context.config.sort_tool_keys else tools

@@ -12,6 +12,7 @@ from ramet.runtime import program_wire as wire
 from ramet.runtime.errors import RametError
 from ramet.runtime.failures import to_failed
 from ramet.runtime.serve import sse
+from ramet.runtime.serve.adapters.fields import require_trusted
 from ramet.runtime.serve.disconnect import until_gone
 from ramet.runtime.serve.identify import tenant_of
 from ramet.runtime.serve.openapi import body_schema
@@ -19,7 +20,7 @@ from ramet.runtime.serve.programs import OpenProgram, OpenPrograms
 from ramet.runtime.serve.routes.base import asker_of, body_of, context_of, state_of
 from ramet.runtime.serve.turn import closing
 from ramet.runtime.serve.wire_errors import json_response
-from ramet.runtime.types import BranchHandle, Event, GenerateSpec, Mark, ProgramSpec
+from ramet.runtime.types import BranchHandle, Event, GenerateSpec, Mark, MessagesPiece, ProgramSpec
 
 router = APIRouter()
 BRANCH = "/v1/programs/{program_id}/branches/{branch_id}"
@@ -63,6 +64,9 @@ async def extend(http: Request, program_id: str, branch_id: int) -> Response:
     """Append text, tokens or messages."""
     context, body = context_of(http), await body_of(http, wire.ExtendBody)
     _use(http, program_id)
+    for index, piece in enumerate(body.pieces):
+        if isinstance(piece, MessagesPiece):
+            require_trusted(piece.chat_template, f"$.pieces[{index}].chat_template", context.config)
     await context.engine.extend(BranchHandle(program_id, branch_id), body.pieces)
     return json_response({})
 

@@ -45,6 +45,9 @@ def main(
     strip_nonces: Annotated[
         bool | None, typer.Option(help="Drop known per-request nonce lines.", rich_help_panel=_CLIENTS)
     ] = None,
+    request_templates: Annotated[
+        bool | None, typer.Option(help="Run chat templates that clients send.", rich_help_panel=_CLIENTS)
+    ] = None,
     sort_tool_keys: Annotated[
         bool | None, typer.Option(help="One prompt for any key order in tools.", rich_help_panel=_CLIENTS)
     ] = None,
@@ -91,8 +94,8 @@ def main(
     flags: dict[str, Any] = dict(
         host=host, port=port, served_name=served_name, tool_format=tool_format, reasoning_format=reasoning_format,
         splice=splice, strip_nonces=strip_nonces, isolate_cache=isolate_cache, max_body_bytes=max_body,
-        sort_tool_keys=sort_tool_keys, max_in_flight=max_in_flight, drain_s=drain_s,
-        vllm_metric_names=vllm_metric_names, tracing=tracing,
+        sort_tool_keys=sort_tool_keys, request_templates=request_templates, max_in_flight=max_in_flight,
+        drain_s=drain_s, vllm_metric_names=vllm_metric_names, tracing=tracing,
         allow_origins=tuple(allow_origin) if allow_origin else None,
         api_keys=secrets_from(os.environ, api_key_file) or None,
     )  # fmt: skip

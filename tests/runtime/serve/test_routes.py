@@ -177,6 +177,21 @@ async def test_what_the_grammar_deferred_is_judged_at_the_end(tags: str, broken:
     assert "uniqueItems" in refused["error"]["message"]
 
 
+async def test_a_template_from_a_client_is_a_program_and_needs_trust() -> None:
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    piece = {"type": "messages", "messages": ASK["messages"], "chat_template": endless}
+    async with served("ok") as http:
+        refused = await post(http, "/v1/chat/completions", {**ASK, "chat_template": endless}, 400)
+        program = (await post(http, "/v1/programs", {}))["program_id"]
+        there = await post(http, f"/v1/programs/{program}/branches/0/extend", {"pieces": [piece]}, 400)
+    assert refused["error"]["param"] == "chat_template" and "--request-templates" in refused["error"]["message"]
+    assert there["error"]["param"] == "pieces[0].chat_template"
+    async with served("ok", config=ServeConfig(request_templates=True)) as http:
+        body = {**ASK, "chat_template": "just this", "return_token_ids": True}
+        answer = await post(http, "/v1/chat/completions", body)
+    assert byte_tokenizer().decode(answer["prompt_token_ids"]) == "just this"
+
+
 async def test_tokenizer_info_is_what_clients_without_a_tokenizer_ask() -> None:
     async with served(template=HERMES) as http:
         info = (await http.get("/tokenizer_info")).json()
