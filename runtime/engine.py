@@ -143,6 +143,11 @@ class Engine:
             time.sleep(_WRITE_PAUSE_S)
         self.mover.close()
 
+    def seed_of(self, request_id: int) -> int | None:
+        """What a turn without a seed draws with; None where the executor does not say."""
+        ask = getattr(self.executor, "seed_of", None)
+        return None if ask is None else int(ask(request_id))
+
     def take_ended(self) -> list[Ended]:
         """The turns that ended since the last call."""
         ended = self.scheduler.take_ended()

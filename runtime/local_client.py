@@ -398,8 +398,17 @@ class LocalClient:
         with self._lock:
             program = self._branches.program(program_id)
             running = {branch.handle.branch_id: branch.running for branch in program.branches.values()}
-            turns = {at: self._turns[request] for at, request in running.items() if request in self._turns}
+            turns = {at: self._seeded(request) for at, request in running.items() if request in self._turns}
             return save_program(program, turns, self._card, self._engine.scheduler.clock.now())
+
+    def _seeded(self, request_id: int) -> SavedTurn:
+        """With the seed that it draws with: another engine would give it another."""
+        turn, seed = self._turns[request_id], self._engine.seed_of(request_id)
+        sampling = turn.spec.sampling
+        if sampling.seed is not None or seed is None:
+            return turn
+        spec = msgspec.structs.replace(turn.spec, sampling=msgspec.structs.replace(sampling, seed=seed))
+        return msgspec.structs.replace(turn, spec=spec)
 
     async def restore(self, program: SavedProgram) -> list[BranchHandle]:
         self._require_life()

@@ -79,6 +79,10 @@ class LocalExecutor:
         """Sequences whose state is kept."""
         return len(self._sequences)
 
+    def seed_of(self, sequence_id: int) -> int:
+        """The seed of a sequence that brings none: with it, a checkpoint goes on with the same noise."""
+        return self._starter.seed_of(sequence_id)
+
     def execute(self, plan: StepPlan) -> StepResult:
         """Copies, forward, logprobs, grammar, sampling. Rows come back in the plan's order."""
         began = time.perf_counter()

@@ -71,6 +71,10 @@ class SequenceStarter:
         self._compile = compile_grammar
         self._seed = seed
 
+    def seed_of(self, sequence_id: int) -> int:
+        """What a sequence draws with that brings no seed."""
+        return _derived_seed(self._seed, sequence_id)
+
     def start(self, start: SequenceStart) -> "ExecutedSequence | Failed":
         """Failed, where its grammar can't be compiled or does not fit what was generated before."""
         spec = start.spec
@@ -80,7 +84,7 @@ class SequenceStarter:
             output=start.output_tokens,
             end_ids=self._end_ids,
             vocabulary_size=self._vocabulary_size,
-            default_seed=_derived_seed(self._seed, start.sequence_id),
+            default_seed=self.seed_of(start.sequence_id),
         )
         try:
             walk = self._walk(start)
