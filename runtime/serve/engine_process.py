@@ -18,7 +18,7 @@ import zmq
 import zmq.asyncio
 
 from ramet.runtime.client import EngineClient
-from ramet.runtime.errors import EngineFailed, RametError
+from ramet.runtime.errors import BadRequest, EngineFailed, RametError
 from ramet.runtime.failures import to_failed
 from ramet.runtime.serve import frames
 from ramet.runtime.types import Event
@@ -34,6 +34,16 @@ class EngineServer:
         self._send = send
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._outgoing: list[frames.Answer] = []
+
+    def receive_frame(self, frame: bytes) -> None:
+        """A call as it comes; one that can't be read is refused by its number, and the next is served."""
+        try:
+            self.receive(frames.decode_call(frame))
+        except msgspec.DecodeError as error:
+            log.exception("a call could not be read")
+            number = msgspec.msgpack.decode(frame)[1]
+            bad = BadRequest(expected="values that the engine can read", got=str(error), at="$")
+            self.emit(frames.Refused(number, to_failed(bad)))
 
     def receive(self, call: frames.Call) -> None:
         """Start one call; abort is the only one that needs no task."""
@@ -112,7 +122,22 @@ class EngineServer:
 
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
-        self._send(frames.encode(outgoing))
+        try:
+            self._send(frames.encode(outgoing))
+        except (ValueError, OverflowError, TypeError):  # half of a surrogate pair, say: one answer must not cost others
+            for answer in outgoing:
+                self._send(_encoded_alone(answer))
+
+
+def _encoded_alone(answer: frames.Answer) -> bytes:
+    """A frame of one answer, or of the word that it can't be sent."""
+    try:
+        return frames.encode([answer])
+    except (ValueError, OverflowError, TypeError):
+        log.exception("an answer could not be encoded: %s", type(answer).__name__)
+        assert isinstance(answer, frames.Value | frames.Emitted | frames.Refused)
+        failed = to_failed(EngineFailed("the engine's answer could not be encoded; the server's log has the details"))
+        return frames.encode([frames.Refused(answer.id, failed)])
 
 
 async def serve(address: str, settings: dict[str, Any]) -> None:
@@ -134,7 +159,7 @@ async def serve(address: str, settings: dict[str, Any]) -> None:
     server.emit(frames.Ready(client.card, tokenizer))
     try:
         while True:
-            server.receive(frames.decode_call(await socket.recv()))
+            server.receive_frame(await socket.recv())
     finally:
         watch.cancel()
         stop()

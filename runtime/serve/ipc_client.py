@@ -6,6 +6,7 @@ wait are told at once, and nothing waits for ever.
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 
@@ -35,6 +36,8 @@ from ramet.runtime.types import (
 
 T = TypeVar("T")
 
+log = logging.getLogger("ramet.serve")
+
 
 def _encoded(call: frames.Call) -> bytes:
     """The frame; JSON knows larger integers than a frame (or a token id, or a seed) can hold."""
@@ -42,6 +45,8 @@ def _encoded(call: frames.Call) -> bytes:
         return frames.encode(call)
     except OverflowError:
         raise BadRequest(expected="integers of at most 64 bits", got="a larger one", at="$") from None
+    except UnicodeEncodeError:
+        raise BadRequest(expected="text of whole characters", got="half of a surrogate pair", at="$") from None
 
 
 class IpcClient:
@@ -91,6 +96,9 @@ class IpcClient:
         """The engine is gone: everything that waits gets this error, and so does every new call until it is back."""
         self._down = error
         self.became_ready.clear()
+        self._fail_waiting(error)
+
+    def _fail_waiting(self, error: RametError) -> None:
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting.values():
             if isinstance(waiter, asyncio.Queue):
@@ -207,8 +215,13 @@ class IpcClient:
 
     async def _read(self, socket: zmq.asyncio.Socket) -> None:
         while True:
-            for answer in frames.decode_answers(await socket.recv()):
-                self._deliver(answer)
+            frame = await socket.recv()
+            try:
+                for answer in frames.decode_answers(frame):
+                    self._deliver(answer)
+            except Exception:  # whoever waited for this frame must not wait for ever, and the next one is read as ever
+                log.exception("an answer of the engine could not be read")
+                self._fail_waiting(EngineFailed("an answer of the engine could not be read; the server's log has more"))
 
     def _deliver(self, answer: frames.Answer) -> None:
         match answer:

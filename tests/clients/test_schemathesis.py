@@ -39,7 +39,7 @@ def base() -> Iterator[str]:
     ids=["coverage", "fuzzing"],
 )
 def test_nothing_breaks(
-    base: str, phase: str, at_least: int, options: list[str], capsys: pytest.CaptureFixture[str]
+    base: str, phase: str, at_least: int, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = Path(__file__).parent
     command = [
@@ -48,7 +48,7 @@ def test_nothing_breaks(
         *("--suppress-health-check", "all", "--seed", "1", "--no-shrink", "--workers", "2", *options),
     ]
     environment = {"RAMET_FUZZED": base, "SCHEMATHESIS_HOOKS": "schemathesis_hooks", "PYTHONPATH": str(here)}
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=here, env={**os.environ, **environment})
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, **environment})
     report = f"{ran.stdout[-6000:]}\n{ran.stderr[-2000:]}"
     assert ran.returncode == 0, report
     generated = re.search(r"(\d+) generated, (\d+) passed", ran.stdout)

@@ -57,3 +57,13 @@ def test_a_bad_spec_of_a_program_is_its_callers_fault(server: Served) -> None:
         f"{server.base}/v1/programs/{program}/branches/0/generate", json={"grammar": grammar}, timeout=60
     )
     assert answer.status_code == 400 and "minimum" in answer.text
+
+
+@pytest.mark.parametrize("name", ["half", "\\ud800"], ids=["whole characters", "half a surrogate pair"])
+def test_a_schema_with_half_a_character_is_answered(server: Served, name: str) -> None:
+    """The schema's text is JSON in JSON, where an escape can name what no text may hold."""
+    schema = '{"properties": {"NAME": {"items": {"type": "string"}, "uniqueItems": true}}}'.replace("NAME", name)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "guided_json": schema}
+    answer = httpx.post(f"{server.base}/v1/chat/completions", json=body, timeout=60)
+    assert answer.status_code == 400
+    assert httpx.get(f"{server.base}/v1/engine/statistics", timeout=60).status_code == 200
