@@ -33,6 +33,10 @@ class Admission(Protocol):
         `num_available`  pages free or evictable, of `num_pages`"""
         ...
 
+    def lets_pass(self, seq: Sequence) -> bool:
+        """May those behind a sequence that could not start try?"""
+        ...
+
 
 class PageAdmission:
     """The high-water mark."""
@@ -54,6 +58,9 @@ class PageAdmission:
 
     def may_start(self, seq: Sequence, num_new_pages: int, num_leased: int, num_available: int, num_pages: int) -> bool:
         return num_new_pages <= num_available and num_leased + num_new_pages <= self._config.high_water * num_pages
+
+    def lets_pass(self, seq: Sequence) -> bool:
+        return False
 
 
 def tokens_to_start(seq: Sequence) -> int:

@@ -8,7 +8,7 @@ residual shrinks makes G rise: first come, first served. Optimal for the mean in
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,13 @@ MAX_REMEMBERED = 2_000
 class GittinsTable:
     """G of one class at up to `NUM_LEVELS` levels of attained service."""
 
-    def __init__(self, sizes: Sequence[float]) -> None:
-        """`sizes`  total service of finished programs of the class, at least one, all > 0"""
+    def __init__(self, sizes: Sequence[float], unfinished: Sequence[float] = ()) -> None:
+        """`sizes`       total service of finished programs of the class, at least one, all > 0
+        `unfinished`  what programs that still run have had: they are at least so large"""
         self._sizes: Floats = np.sort(np.asarray(sizes, np.float64))
-        self._total: Floats = np.concatenate([[0.0], np.cumsum(self._sizes)])
+        self._weights = _weights(self._sizes, np.sort(np.asarray(unfinished, np.float64)))
+        self._mass: Floats = np.concatenate([[0.0], np.cumsum(self._weights)])
+        self._total: Floats = np.concatenate([[0.0], np.cumsum(self._weights * self._sizes)])
         self._levels = _levels(self._sizes)
         self._ranks: Floats = np.array([self._index(float(level), 0.0) for level in self._levels])
         self.mean = float(self._sizes.mean())
@@ -49,10 +52,20 @@ class GittinsTable:
             return 1.0 / max(
                 float(self._sizes[-1]) + rebuild, 1e-12
             )  # nobody came so far: as if it needed as much again
-        ended = np.arange(1, len(left) + 1)
+        mass = 1.0 - self._mass[first]
+        ended = self._mass[first + 1 :] - self._mass[first]
         served = self._total[first + 1 :] - self._total[first] - ended * attained
-        served = served + (len(left) - ended) * (left - attained) + len(left) * rebuild
+        served = served + (mass - ended) * (left - attained) + mass * rebuild
         return float((ended / served).max())
+
+
+def _weights(sizes: Floats, unfinished: Floats) -> Floats:
+    """Of each finished size, where some are only known to be larger: the estimate of Kaplan and Meier (1958). Without
+    it a young class looks as if it had no long programs, for those have not ended yet."""
+    at_risk = len(sizes) - np.arange(len(sizes)) + len(unfinished) - np.searchsorted(unfinished, sizes, side="left")
+    before = np.concatenate([[1.0], np.cumprod(1.0 - 1.0 / at_risk)[:-1]])
+    weights: Floats = before / at_risk
+    return weights
 
 
 def _levels(sizes: Floats) -> Floats:
@@ -90,15 +103,15 @@ class ClassHistory:
         """Of the sizes seen; 0 before there are any."""
         return self._mean.mean
 
-    def complete(self, size: float) -> None:
-        """A program of the class ended with this total service."""
+    def complete(self, size: float, unfinished: Iterable[float] = ()) -> None:
+        """A program of the class ended with this total service; those that still run have had `unfinished`."""
         self._sizes.append(max(size, 1e-12))
         self._mean.add(size)
         del self._sizes[:-MAX_REMEMBERED]
         self._num_since += 1
         is_first = self.table is None and len(self._sizes) >= MIN_COMPLETIONS
-        if is_first or (self.table is not None and self._num_since >= REBUILD_EVERY):
-            self.table, self._num_since = GittinsTable(self._sizes), 0
+        if is_first or (self.table is not None and self._num_since >= min(REBUILD_EVERY, len(self._sizes) // 4)):
+            self.table, self._num_since = GittinsTable(self._sizes, list(unfinished)), 0
 
     def index(self, attained: float, rebuild: float = 0.0) -> float | None:
         """G, or None while the class knows nothing."""

@@ -269,7 +269,8 @@ class ProgramTable:
             self.full_until_s, self.must_rank = float("-inf"), True
         self.virtual.leave(program.share)
         if program.attained > 0:
-            self.classes[program.class_key].complete(program.attained)
+            alike = (each.attained for each in self if each.class_key == program.class_key)
+            self.classes[program.class_key].complete(program.attained, alike)
             self._all.add(program.attained)
         program.state = State.DONE
         self.num_done += 1

@@ -247,7 +247,7 @@ class Scheduler:
                 seq.follow(found.leader)
             elif self.cache.begin_reload(seq, found):
                 continue  # the disk tier reads it meanwhile; others go ahead
-            elif not self._admit(seq, found, draft, now):
+            elif not self._admit(seq, found, draft, now) and not self.admission.lets_pass(seq):
                 return  # no overtaking: who is first in line and too large now will fit later
 
     def _look_again(self) -> None:

@@ -4,9 +4,11 @@ The working set is what the programs that were let in will want soon: all that r
 tokens once), what they will add in their next turn, and of those in a gap their unshared tokens times the chance that
 they are back before keeping them stops paying. A new program is let in while the set and its own need fit in theta of
 the pool. Theta is the outer loop: it creeps up while little that was evicted is needed again, and is cut when much is.
-A program that was let in is never refused again: it may wait. New ones are never chosen by size.
+A program that was let in is never refused again: it may wait. New ones are never chosen by size: when one is refused,
+none behind it is let in, while those that are in go on. One that starves goes first, and waits for room like others.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -88,6 +90,7 @@ class ProgramAdmission:
         self._table, self._clock, self._page_size = table, clock, page_size
         self._set = WorkingSet(table, retention)
         self._recompute_weight = recompute_weight
+        self._refused_at_s = -math.inf
         self._num_prefilled, self._num_recomputed = 0, 0.0
 
     @property
@@ -103,19 +106,24 @@ class ProgramAdmission:
         return self.config.prefill_share
 
     def may_start(self, seq: Sequence, num_new_pages: int, num_leased: int, num_available: int, num_pages: int) -> bool:
-        if num_new_pages > num_available or num_leased + num_new_pages > self.config.high_water * num_pages:
-            return False
+        has_pages = num_new_pages <= num_available and num_leased + num_new_pages <= self.config.high_water * num_pages
         program = self._table.find(seq.program_id)
         if program is None or program.is_admitted:
-            return True
-        program.is_admitted = self._table.is_starving(program) or self._fits(
-            seq, program, num_new_pages, num_leased, num_pages
-        )
-        if not program.is_admitted:
-            self._table.refuse(self._clock.now() + self.config.retry_s)
-        else:
+            return has_pages
+        if self._refused_at_s == self._clock.now():
+            return False  # one that came before it was refused: it does not overtake by being smaller
+        program.is_admitted = has_pages and self._fits(seq, program, num_new_pages, num_leased, num_pages)
+        if program.is_admitted:
             self._set.add(self._table.expected_growth(program.class_key))  # its prompt is leased from now on
+        else:
+            self._refused_at_s = self._clock.now()
+            self._table.refuse(self._refused_at_s + self.config.retry_s)
         return program.is_admitted
+
+    def lets_pass(self, seq: Sequence) -> bool:
+        """Programs inside go on beside one that is refused."""
+        program = self._table.find(seq.program_id)
+        return program is not None and not program.is_admitted
 
     def _fits(self, seq: Sequence, program: Program, num_new_pages: int, num_leased: int, num_pages: int) -> bool:
         """The working set and the newcomer in theta of the pool. The prefix that it finds is held whether it comes or

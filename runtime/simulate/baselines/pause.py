@@ -46,6 +46,9 @@ class PausedPrograms:
             return False
         return self._pages.may_start(seq, num_new_pages, num_leased, num_available, num_pages)
 
+    def lets_pass(self, seq: Sequence) -> bool:
+        return False
+
     def before_step(self, now: float) -> None:
         """The tick, when it is due."""
         if now >= self._next_tick_s:

@@ -97,6 +97,8 @@ def s12(traces: Path, *, num_sessions: int = 96, seed: int = REPORTED_SEEDS[0]) 
         "lru": _batch(LRU, POOL_TOKENS, num_sessions, seed, traces),
         "ours": _batch(OURS, POOL_TOKENS, num_sessions, seed, traces),
     }
+    others = {f"{key} {policy}": policy for key, policy in BASELINES.items() if policy not in (OURS, LRU)}
+    runs |= {name: _batch(policy, POOL_TOKENS, num_sessions, seed, traces) for name, policy in others.items()}
     values = {f"{name}_makespan_s": run.seconds for name, run in runs.items()}
     values.update({f"{name}_midrun_turns_per_min": _midrun_rate(run) for name, run in runs.items()})
     span, rate = values["unlimited_makespan_s"], values["unlimited_midrun_turns_per_min"]

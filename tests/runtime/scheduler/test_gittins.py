@@ -28,6 +28,17 @@ def test_rising_hazard_makes_it_first_come_first_served() -> None:
     assert table.index(0.0) < table.index(5.0) < table.index(8.0)
 
 
+def test_programs_that_still_run_count_as_larger_than_what_they_have_had() -> None:
+    table = GittinsTable([1.0, 3.0], unfinished=[2.0])  # a third ends at 1; the third that is left in doubt goes to 3
+    assert table.index(1.0, rebuild=1e-9) == pytest.approx(1 / 2)
+    assert table.index(0.0, rebuild=1e-9) == pytest.approx(max((1 / 3) / 1, 1 / (1 / 3 + 2 / 3 * 3)))
+
+
+def test_a_young_class_with_long_programs_still_running_does_not_look_short() -> None:
+    ended = [1.0, 2.0, 3.0, 4.0]
+    assert GittinsTable(ended, unfinished=[5.0] * 12).index(1.0) < 0.5 * GittinsTable(ended).index(1.0)
+
+
 def test_what_must_be_rebuilt_first_lowers_it() -> None:
     table = GittinsTable([5.0, 10.0])
     assert table.index(0.0, rebuild=20.0) < table.index(0.0)

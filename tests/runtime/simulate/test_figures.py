@@ -10,6 +10,7 @@ from ramet.runtime.simulate.figures.agents import LRU, OURS, THUNDER, load_point
 from ramet.runtime.simulate.figures.capacity import belady_hit_rate, lru_hit_rate, s1, s1b
 from ramet.runtime.simulate.figures.gang import EXPECTED, run_gang, s14
 from ramet.runtime.simulate.figures.order import s3, s9
+from ramet.runtime.simulate.figures.published import rate_at
 from ramet.runtime.simulate.figures.retention import s16
 from ramet.runtime.simulate.figures.ttl import s2
 from ramet.runtime.simulate.traces import BlockRequest, weka
@@ -91,3 +92,10 @@ def test_the_oracle_is_never_worse_than_lru_and_both_meet_without_a_limit() -> N
     for capacity in (10, 25, 60):
         assert belady_hit_rate(requests, capacity) >= lru_hit_rate(requests, capacity)
     assert belady_hit_rate(requests, 10_000) == lru_hit_rate(requests, None)
+
+
+def test_a_load_curve_is_read_between_its_points_and_not_beyond_them() -> None:
+    rates, latencies = (1.0, 2.0, 4.0), (0.1, 0.3, 0.7)
+    assert rate_at(0.2, rates, latencies) == pytest.approx(1.5)
+    assert rate_at(0.05, rates, latencies) == 0.0
+    assert rate_at(9.0, rates, latencies) == 4.0
