@@ -78,7 +78,22 @@ class ProgramFeed:
         reader = reader_name(program.program_id, request.branch_id)
         if not program.turns and self._tree.reader_depth(reader) < RESIDENT_SHARE * program.held_tokens:
             program.is_admitted = False  # it comes back to nothing: it asks for room again, ahead of the new ones
+        if not program.turns:
+            self._leave_what_was_edited(program, reader, request.num_known)
         self.table.queue(program.program_id, request.request_id, now, len(request.tokens))
+
+    def _leave_what_was_edited(self, program: Program, reader: str, num_known: int) -> None:
+        """A turn that goes on from the middle of what its branch had computed has taken back the rest: that goes first,
+        and the branch is a reader of the head alone."""
+        old = program.cursor
+        if old is None or self._readers.get(program.program_id) != {reader} or not 0 < num_known < old.num_tokens:
+            return
+        kept = num_known - num_known % self._tree.page_size
+        if self._tree.reader_depth(reader) <= kept:
+            return  # it was evicted already
+        self._tree.detach(reader)
+        self._tree.supersede(old, kept)
+        self._tree.attach(reader, Cursor(old.node, kept))
 
     def stepped(self, plan: StepPlan, seconds: float) -> None:
         """After a step, before `Scheduler.commit`; the clock has moved on by `seconds`."""
