@@ -45,6 +45,9 @@ class ServeConfig:
     """A silent stream gets an SSE comment this often."""
     splice: bool = True
     """An echoed assistant turn that is ours is replaced by the very tokens that were generated."""
+    append_history: bool = False
+    """A conversation that goes on from an answer of ours keeps the prompt of that answer as it was run, whatever the
+    chat template would make of older turns now."""
     strip_nonces: bool = True
     """Drop per-request nonce lines that known clients put before their system prompt (docs/serving.md lists them)."""
     request_templates: bool = False

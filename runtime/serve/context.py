@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ramet.runtime.client import EngineClient
 from ramet.runtime.errors import Busy
 from ramet.runtime.serve.config import ServeConfig
+from ramet.runtime.serve.history import PastPrompts
 from ramet.runtime.serve.kept import KeptBranches
 from ramet.runtime.serve.parts import Chain, Parser, PlainText
 from ramet.runtime.serve.prompt import PromptRenderer
@@ -32,6 +33,7 @@ class ServeContext:
     kept: KeptBranches
     own_turns: OwnTurns = field(default_factory=OwnTurns)
     own_texts: OwnTexts = field(default_factory=OwnTexts)
+    past_prompts: PastPrompts = field(default_factory=PastPrompts)
     in_flight: int = 0
 
     @property

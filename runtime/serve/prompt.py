@@ -31,6 +31,8 @@ class Rendered:
     tokens: list[int]
     num_spliced: int = 0
     """Tokens that came from earlier generations as they were."""
+    head: str = ""
+    """A digest of the conversation, where the answer's prompt is to be kept (history.py)."""
 
 
 class Memo(OrderedDict[tuple[str, str], list[int]]):
@@ -83,6 +85,26 @@ class PromptRenderer:
             tokens += turns[piece] if isinstance(piece, int) else self.tokenizer.encode_guarded(piece, self._memo)
         spelled = (self._spelled(turns[p]) if isinstance(p, int) else p.replace(GUARD, "") for p in pieces)
         return Rendered(text="".join(spelled), tokens=tokens, num_spliced=sum(map(len, turns.values())))
+
+    def append(
+        self,
+        before: Sequence[int],
+        turn: Sequence[int],
+        messages: Sequence[Mapping[str, Any]],
+        index: int,
+        **arguments: Any,
+    ) -> Rendered | None:
+        """The prompt `before` and its answer `turn` as they were run, and what the template writes behind message
+        `index`, which is that answer. None where the template leaves it out."""
+        guarded = guard_special(list(messages), self.tokenizer.special_names)
+        placed = [_with_mark(message, i) if i == index else message for i, message in enumerate(guarded)]
+        pieces = _split_turns(self.template.render(placed, **arguments))
+        tail = pieces[-1]
+        if pieces[1:-1] != [index] or not isinstance(tail, str):
+            return None
+        ran = [*before, *turn]
+        tokens = [*ran, *self.tokenizer.encode_guarded(tail, self._memo)]
+        return Rendered(text=self._spelled(ran) + tail.replace(GUARD, ""), tokens=tokens, num_spliced=len(ran))
 
     def _spelled(self, tokens: Sequence[int]) -> str:
         return self.tokenizer.decode(list(tokens), skip_special=False)

@@ -91,6 +91,35 @@ async def test_think_blocks_written_into_old_turns_cost_what_follows_them_and_ar
     assert miss is not None and miss["cause"] == "diverged" and miss["at_token"] >= kept
 
 
+async def test_history_stays_as_it_was_run_where_asked() -> None:
+    """Row 1, the option: the template would write think blocks into all five rounds, and none of them is touched."""
+    replies = [call_text("look", f'{{"n": {n}}}') for n in range(5)] + ["Done.", "Again."]
+    history: list[Any] = [{"role": "user", "content": "Look five times. " * 20}]
+    config = ServeConfig(append_history=True)
+    async with served(replies, template=THINKS, num_pages=4096, config=config) as http:
+        for turn in range(6):
+            body = {"messages": history, "tools": [tool("look")], "return_token_ids": True}
+            answer = await post(http, CHAT, body)
+            choice = answer["choices"][0]
+            message = choice["message"]
+            history.append(
+                {"role": "assistant", "content": message["content"], "tool_calls": message.get("tool_calls")}
+            )
+            if turn < 5:
+                call = message["tool_calls"][0]
+                call["function"]["arguments"] = json.dumps(json.loads(call["function"]["arguments"]), indent=2)
+                history.append({"role": "tool", "tool_call_id": call["id"], "content": f"seen {turn}"})
+        ran = answer["prompt_token_ids"] + choice["token_ids"]
+        asked = {**body, "messages": [*history, {"role": "user", "content": "And now?"}]}
+        after = await post(http, CHAT, asked)
+        edited = [{"role": "user", "content": "Something else."}, *asked["messages"][1:]]
+        other = await post(http, CHAT, {**body, "messages": edited})
+    prompt = after["prompt_token_ids"]
+    assert prompt[: len(ran) - 1] == ran[:-1] and cached(after) >= len(ran) - 2
+    assert byte_tokenizer().decode(prompt).endswith("user\nAnd now?\nassistant\n")
+    assert byte_tokenizer().decode(other["prompt_token_ids"]).count("<think></think>") == 6
+
+
 async def test_a_marker_on_the_last_user_message_leaves_all_before_it_cached() -> None:
     """Row 3."""
     marks = (

@@ -1,7 +1,7 @@
 """`/v1/chat/completions`: body -> Turn, events -> one answer or a stream of chunks. No HTTP, no engine."""
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ramet.constrained.spec import OneOf, Spec
@@ -12,6 +12,7 @@ from ramet.runtime.serve.adapters import fields
 from ramet.runtime.serve.choice import ChoiceState
 from ramet.runtime.serve.context import ServeContext, new_id, now
 from ramet.runtime.serve.deferred import violations
+from ramet.runtime.serve.history import head_of
 from ramet.runtime.serve.identify import Asker, program_spec, tenant_of
 from ramet.runtime.serve.logprobs import chat_logprobs
 from ramet.runtime.serve.messages import (
@@ -84,7 +85,7 @@ def render(
     context: ServeContext, messages: list[dict[str, Any]], tools: list[Tool], body: ChatBody, tenant: str
 ) -> Rendered:
     """The prompt's tokens, with our own turns spliced in where the client echoes them."""
-    turns = {}
+    turns: dict[int, Sequence[int]] = {}
     if context.config.splice and body.chat_template is None:
         for index, message in enumerate(messages):
             if message["role"] == "assistant" and (own := context.own_turns.find(tenant, message)) is not None:
@@ -93,16 +94,40 @@ def render(
     if continues and turns.get(len(messages) - 1) is not None:
         turns.pop(len(messages) - 1)
     native = context.tool_format.describe(tools) is None if tools else True
+    written = with_written_calls(messages, context.tool_format)
+    given: dict[str, Any] = {
+        "tools": [tool.raw for tool in tools] if tools and native else None,
+        "documents": body.documents,
+        **(body.chat_template_kwargs or {}),
+    }
+    opens = body.add_generation_prompt if body.add_generation_prompt is not None else not continues
+    if context.config.append_history and body.chat_template is None and opens:
+        kept = _appended(context, written, turns, given, tenant) if turns else None
+        rendered = kept or context.renderer.render(written, turns=turns, add_generation_prompt=True, **given)
+        return replace(rendered, head=head_of(written, turns, given))
     return context.renderer.render(
-        with_written_calls(messages, context.tool_format),
+        written,
         turns=turns,
         template=context.renderer.template_from(body.chat_template) if body.chat_template else None,
-        tools=[tool.raw for tool in tools] if tools and native else None,
-        add_generation_prompt=body.add_generation_prompt if body.add_generation_prompt is not None else not continues,
+        add_generation_prompt=opens,
         continue_final_message=continues,
-        documents=body.documents,
-        **(body.chat_template_kwargs or {}),
+        **given,
     )
+
+
+def _appended(
+    context: ServeContext,
+    messages: list[dict[str, Any]],
+    turns: dict[int, Sequence[int]],
+    given: dict[str, Any],
+    tenant: str,
+) -> Rendered | None:
+    """The conversation up to our last answer as it was run, and what came after it."""
+    last = max(turns)
+    before = context.past_prompts.find(tenant, head_of(messages[:last], turns, given), turns[last])
+    if before is None:
+        return None
+    return context.renderer.append(before, turns[last], messages, last, add_generation_prompt=True, **given)
 
 
 def room(rendered: Rendered, wanted: float | None, context: ServeContext) -> int:
@@ -199,6 +224,8 @@ async def conclude(request: ChatRequest, context: ServeContext, states: list[Cho
     for state in states:
         if (own := _own_turn(request, context, state)) is not None:
             context.own_turns.remember(request.tenant, own)
+            if request.rendered.head:
+                context.past_prompts.remember(request.tenant, request.rendered.head, own.tokens, request.turn.prompt)
     calls = states[0].calls
     program_id = request.turn.program.program_id
     if program_id is not None and len(states) == 1:

@@ -42,6 +42,9 @@ def main(
     splice: Annotated[
         bool | None, typer.Option(help="Reuse generated tokens of echoed turns.", rich_help_panel=_CLIENTS)
     ] = None,
+    append_history: Annotated[
+        bool | None, typer.Option(help="Keep history as it was run.", rich_help_panel=_CLIENTS)
+    ] = None,
     strip_nonces: Annotated[
         bool | None, typer.Option(help="Drop known per-request nonce lines.", rich_help_panel=_CLIENTS)
     ] = None,
@@ -93,9 +96,9 @@ def main(
     os.environ["RAMET_LOG"] = log_level
     flags: dict[str, Any] = dict(
         host=host, port=port, served_name=served_name, tool_format=tool_format, reasoning_format=reasoning_format,
-        splice=splice, strip_nonces=strip_nonces, isolate_cache=isolate_cache, max_body_bytes=max_body,
-        sort_tool_keys=sort_tool_keys, request_templates=request_templates, max_in_flight=max_in_flight,
-        drain_s=drain_s, vllm_metric_names=vllm_metric_names, tracing=tracing,
+        splice=splice, append_history=append_history, strip_nonces=strip_nonces, isolate_cache=isolate_cache,
+        max_body_bytes=max_body, sort_tool_keys=sort_tool_keys, request_templates=request_templates,
+        max_in_flight=max_in_flight, drain_s=drain_s, vllm_metric_names=vllm_metric_names, tracing=tracing,
         allow_origins=tuple(allow_origin) if allow_origin else None,
         api_keys=secrets_from(os.environ, api_key_file) or None,
     )  # fmt: skip
