@@ -74,6 +74,10 @@ def _turn(body: GenerateBody, context: ServeContext, http: Request) -> Turn:
     if not prompt or body.text == "":
         at = "$.text" if body.text is not None else "$.input_ids"
         raise BadRequest(expected="a prompt of one token or more", got="an empty prompt", at=at)
+    for index, token in enumerate(body.input_ids or []):
+        if not 0 <= token < context.card.vocabulary_size:
+            limit = context.card.vocabulary_size
+            raise BadRequest(expected=f"a token id under {limit}", got=token, at=f"$.input_ids[{index}]")
     asker = asker_of(http)
     messages = [{"role": "user", "content": str(prompt[:64])}]
     return Turn(

@@ -192,6 +192,13 @@ async def test_a_template_from_a_client_is_a_program_and_needs_trust() -> None:
     assert byte_tokenizer().decode(answer["prompt_token_ids"]) == "just this"
 
 
+async def test_token_ids_beyond_any_integer_are_refused_by_place() -> None:
+    """Found by schemathesis."""
+    async with served("ok") as http:
+        refused = await post(http, "/generate", {"input_ids": [1, -(2**79)]}, 400)
+    assert refused["error"]["param"] == "input_ids[1]"
+
+
 async def test_tokenizer_info_is_what_clients_without_a_tokenizer_ask() -> None:
     async with served(template=HERMES) as http:
         info = (await http.get("/tokenizer_info")).json()
