@@ -31,9 +31,10 @@ struct KVLayer {
   uint16_t* value_scales;
 };
 
+// D is a multiple of 32; a head has `stored` channels in the pool, and those behind them, up to D, are zeros.
 struct KVShape {
-  int32_t type, page_size, G, D;
-  size_t at(int64_t slot, int g) const { return (size_t(slot) * G + g) * D; }
+  int32_t type, page_size, G, D, stored;
+  size_t at(int64_t slot, int g) const { return (size_t(slot) * G + g) * stored; }
 };
 
 struct BFloat16Math {
@@ -149,6 +150,15 @@ INLINE i32x16 row_lanes(const void* base, size_t at) {
   }
 }
 
+// The same where only `count` numbers are left of the row: zeros behind them, and nothing behind them is read.
+template <class Math, int TYPE>
+i32x16 last_lanes(const void* base, size_t at, int count) {
+  constexpr size_t WIDTH = TYPE == KV_BF16 ? 2 : (TYPE == KV_F32 ? 4 : 1);
+  uint8_t copy[LANES * Math::PACK * WIDTH] = {};
+  if (count > 0) std::memcpy(copy, (const uint8_t*)base + at * WIDTH, count * WIDTH);
+  return row_lanes<Math, TYPE>(copy, 0);
+}
+
 typedef uint16_t u16x32 __attribute__((vector_size(64)));
 
 // Two stored rows side by side, (a0, b0), (a1, b1), ...: two vectors of sixteen channels.
@@ -172,8 +182,8 @@ constexpr size_t NOWHERE = SIZE_MAX;
 // stream. One head's keys alone are a stride that no hardware prefetcher follows, and software prefetches are limited by the
 // few misses that the first-level cache tracks.
 INLINE void touch(const KVShape& kv, const KVLayer& layer, const int32_t* table, int g, int num_heads, int from, int to) {
-  const size_t width = kv.type == KV_BF16 ? 2 : (kv.type == KV_F32 ? 4 : 1), row_bytes = size_t(kv.G) * kv.D * width;
-  const size_t skip = size_t(g) * kv.D * width, bytes = size_t(num_heads) * kv.D * width;
+  const size_t width = kv.type == KV_BF16 ? 2 : (kv.type == KV_F32 ? 4 : 1), row_bytes = size_t(kv.G) * kv.stored * width;
+  const size_t skip = size_t(g) * kv.stored * width, bytes = size_t(num_heads) * kv.stored * width;
   for (const void* pool : {(const void*)layer.keys, (const void*)layer.values})
     for (int token = from; token < to;) {
       const int offset = token % kv.page_size, run = std::min(kv.page_size - offset, to - token);
@@ -199,10 +209,12 @@ struct Cursor {
 
 // Sixteen tokens into the key and the value layout. at: where their rows begin; NOWHERE (only where not WHOLE): zeros.
 template <class Math, int TYPE, bool WHOLE>
-INLINE void pack_block(const KVLayer& layer, int D, const size_t (&at)[LANES], u8x64* keys, u8x64* values) {
+INLINE void pack_block(const KVLayer& layer, int D, int stored, const size_t (&at)[LANES], u8x64* keys, u8x64* values) {
   constexpr int PACK = Math::PACK;
   const auto row = [&](const void* base, int lane, int d) {
-    return WHOLE || at[lane] != NOWHERE ? row_lanes<Math, TYPE>(base, at[lane] + d) : i32x16{};
+    if (!WHOLE && at[lane] == NOWHERE) return i32x16{};
+    if (d + LANES * PACK > stored) return last_lanes<Math, TYPE>(base, at[lane] + d, stored - d);
+    return row_lanes<Math, TYPE>(base, at[lane] + d);
   };
   for (int d = 0; d < D; d += LANES * PACK) {
     i32x16 rows[LANES];
@@ -235,7 +247,7 @@ void pack_chunk_of(const KVShape& kv, const KVLayer& layer, const int32_t* table
       at[lane] = NOWHERE;
       if (block + lane >= to) continue;
       const size_t head = cursor.next() * kv.G + g;
-      at[lane] = head * D;
+      at[lane] = head * kv.stored;
       if constexpr (TYPE == KV_INT8) key_scales[lane] = layer.key_scales[head], value_scales[lane] = layer.value_scales[head];
     }
     if constexpr (TYPE == KV_INT8)
@@ -243,9 +255,9 @@ void pack_chunk_of(const KVShape& kv, const KVLayer& layer, const int32_t* table
     u8x64* keys = scratch.keys + size_t(block / LANES) * (D / PACK);
     u8x64* values = scratch.values + size_t(block / PACK) * (D / LANES);
     if (block + LANES <= to)
-      pack_block<Math, TYPE, true>(layer, D, at, keys, values);
+      pack_block<Math, TYPE, true>(layer, D, kv.stored, at, keys, values);
     else
-      pack_block<Math, TYPE, false>(layer, D, at, keys, values);
+      pack_block<Math, TYPE, false>(layer, D, kv.stored, at, keys, values);
   }
 }
 

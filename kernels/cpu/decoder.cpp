@@ -37,6 +37,7 @@ struct RametConfig {
   int32_t is_gelu;          // activation of the gate: tanh-approximated GELU, else SiLU
   int32_t embedding_source; // a Source of pack.h, or FROM_Q8_0 blocks
   int32_t num_threads;
+  int32_t stored_head_dim;  // channels of a head in the pool and in rotary tables; head_dim is that, up to a multiple of 32
   float eps, attention_scale, attention_softcap, final_softcap, embedding_scale;
 };
 
@@ -253,14 +254,21 @@ void add_normed(float* x, const float* added, const float* weight, int d, float 
   const float scale = 1.0f / std::sqrt(sum_lanes(low + high) / d + eps);
   for (int k = 0; k < d; k += 16) store(x + k, fma(load(added + k) * scale, load(weight + k), load(x + k)));
 }
-void norm_head(float* x, const float* weight, int D, float eps) {
+void norm_head(float* x, const float* weight, int D, int stored, float eps) {
   f32x16 sum = {};
   for (int k = 0; k < D; k += 16) sum = fma(load(x + k), load(x + k), sum);
-  const float scale = 1.0f / std::sqrt(sum_lanes(sum) / D + eps);
+  const float scale = 1.0f / std::sqrt(sum_lanes(sum) / stored + eps);
   for (int k = 0; k < D; k += 16) store(x + k, load(x + k) * scale * load(weight + k));
 }
 void rotate(float* x, const float* table, int D) {
   const int half = D / 2;
+  if (half % LANES) {
+    for (int i = 0; i < half; i++) {
+      const float p = x[i], q = x[half + i], cos = table[i], sin = table[half + i];
+      x[i] = __builtin_fmaf(p, cos, -(q * sin)), x[half + i] = __builtin_fmaf(q, cos, p * sin);
+    }
+    return;
+  }
   for (int i = 0; i < half; i += 16) {
     const f32x16 p = load(x + i), q = load(x + half + i), cos = load(table + i), sin = load(table + half + i);
     store(x + i, fma(p, cos, -(q * sin)));
@@ -284,24 +292,32 @@ void embed_row(const Model& m, int64_t token, float* x) {
     store(x + k, v * m.c.embedding_scale);
   }
 }
+// Sixteen numbers of a row that ends `left` numbers from here.
+template <class V, class T>
+void store_part(T* out, V v, int left) {
+  if (left >= LANES)
+    store_as(out, v);
+  else
+    std::memcpy(out, &v, sizeof(T) * left);
+}
 // One head's new key or value into its slot; x is working memory.
 void write_kv(const KVShape& kv, void* pages, uint16_t* scales, int64_t slot, int g, float* x) {
   const size_t at = kv.at(slot, g);
   if (kv.type == KV_F32) {
-    std::memcpy((float*)pages + at, x, sizeof(float) * kv.D);
+    std::memcpy((float*)pages + at, x, sizeof(float) * kv.stored);
   } else if (kv.type == KV_BF16) {
-    for (int i = 0; i < kv.D; i += 16) store_as((uint16_t*)pages + at + i, to_bf16(load(x + i)));
+    for (int i = 0; i < kv.stored; i += 16) store_part((uint16_t*)pages + at + i, to_bf16(load(x + i)), kv.stored - i);
   } else {
-    rotate_head(x, kv.D);
+    rotate_head(x, kv.D, kv.stored);
     f32x16 largest = {};
     for (int i = 0; i < kv.D; i += 16) largest = maximum(largest, absolute(load(x + i)));
     const uint16_t half = float_to_half(max_lanes(largest) / 127.0f);
     const float scale = half_to_float(half), inverse = scale > 0 ? 1.0f / scale : 0.0f;
-    scales[at / kv.D] = half;
+    scales[at / kv.stored] = half;
     // the scale was rounded: the largest code may come to 127.06
     const auto code = [&](f32x16 v) { return minimum(maximum(v * inverse, splat(-127.0f)), splat(127.0f)); };
-    for (int i = 0; i < kv.D; i += 16)
-      store_as((int8_t*)pages + at + i, narrow(round_to_int(code(load(x + i)))));
+    for (int i = 0; i < kv.stored; i += 16)
+      store_part((int8_t*)pages + at + i, narrow(round_to_int(code(load(x + i)))), kv.stored - i);
   }
 }
 
@@ -359,12 +375,12 @@ void qkv_unit(const Walk& w, int layer, Thread& t, int head, int first, int h) {
       continue;
     }
     const float* norm = slot == Q ? l.query_norm : l.key_norm;
-    if (norm) norm_head(x, norm, D, m.c.eps);
-    rotate(x, l.rope + size_t(w.s.positions[token]) * D, D);
+    if (norm) norm_head(x, norm, D, w.kv.stored, m.c.eps);
+    rotate(x, l.rope + size_t(w.s.positions[token]) * w.kv.stored, w.kv.stored);
     if (slot == KEY) {
       write_kv(w.kv, pages.keys, pages.key_scales, w.s.slots[token], index, x);
     } else {
-      if (w.kv.type == KV_INT8) rotate_head(x, D);
+      if (w.kv.type == KV_INT8) rotate_head(x, D, w.kv.stored);
       const size_t at = (size_t(token) * H + index) * D;
       for (int k = 0; k < D; k += 16) {
         const f32x16 q = load(x + k) * m.c.attention_scale;
@@ -399,7 +415,7 @@ Query query_of(const Walk& w, const AttendPlan& plan, int r, int i, int token, i
 void put_output(const Walk& w, int token, int head, const Partial& p) {
   const int D = w.m.c.head_dim, tile = w.tiles.tile_of(token), first = w.tiles.first(tile), h = w.tiles.height(tile);
   const float inverse = p.l > 0 ? 1.0f / p.l : 0.0f;
-  if (w.kv.type == KV_INT8) rotate_head(p.o, D);  // back
+  if (w.kv.type == KV_INT8) rotate_head(p.o, D, w.kv.stored);  // back
   for (int k = 0; k < D; k += 32)
     w.m.o.put(first, h, token - first, (head * D + k) / 32, load(p.o + k) * inverse, load(p.o + k + 16) * inverse);
 }
@@ -893,7 +909,7 @@ int ramet_forward(void* handle, const RametStep* step) {
   }
   Job& job = m.team->vacant();
   job.prepare(size_t(m.c.num_layers) * 7 + 2);
-  const KVShape kv{s.kv_type, s.page_size, m.c.num_kv_heads, m.c.head_dim};
+  const KVShape kv{s.kv_type, s.page_size, m.c.num_kv_heads, m.c.head_dim, m.c.stored_head_dim};
   const Walk w{m, s, plan, Tiles(s.num_tokens), Tiles(s.num_outputs), kv, m.c.num_threads};
   job.body = [w](Team& team, Job& job, int thread) { walk(w, team, job, thread); };
   m.team->run(job);

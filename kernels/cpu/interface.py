@@ -27,6 +27,7 @@ class Config(Structure):
             for name in ("num_layers", "hidden", "feed_forward", "num_heads", "num_kv_heads", "head_dim")
         ),
         *((name, c_int32) for name in ("vocabulary", "is_gelu", "embedding_source", "num_threads")),
+        ("stored_head_dim", c_int32),
         *((name, c_float) for name in ("eps", "attention_scale", "attention_softcap", "final_softcap")),
         ("embedding_scale", c_float),
     )

@@ -22,13 +22,14 @@ INLINE f32x16 butterfly(f32x16 v, int stride) {
 #endif
 }
 
-// One head [D], in place; D is a multiple of 16. Blocks are as long as the largest power of two that divides D.
-static inline void rotate_head(float* x, int D) {
-  const int block = D & -D;
+// One head [D], in place; D is a multiple of 16. Blocks are as long as the largest power of two that divides `stored`, the head's
+// own size; what lies behind that is zero and stays so.
+static inline void rotate_head(float* x, int D, int stored) {
+  const int block = stored & -stored;
   const f32x16 scale = splat(1.0f / std::sqrt(float(block)));
   for (int i = 0; i < D; i += LANES) {
     f32x16 v = load(x + i);
-    for (int stride = 1; stride < LANES; stride *= 2) v = butterfly(v, stride);
+    for (int stride = 1; stride < LANES && stride < block; stride *= 2) v = butterfly(v, stride);
     store(x + i, v * scale);
   }
   for (int stride = LANES; stride < block; stride *= 2)

@@ -1,8 +1,10 @@
 """The native CPU decoder as a Model: weights packed once, one call into C++ a step, no tensor allocated but the logits.
 
 It knows files only through a WeightReader and kernels only through kernels/cpu. `build_native` packs what a family's
-file has into the formats of kernels/cpu/gemm.h; `NativeModel.forward` hands over pointers. What the C++ does not do (a
-head size that is no multiple of 32) raises NotBuilt when it is built, and `build_for_cpu` takes the torch model.
+file has into the formats of kernels/cpu/gemm.h; `NativeModel.forward` hands over pointers. Heads whose size is no
+multiple of 32 get rows and columns of zeros up to the next one, in the weights and not in the KV pool. What the C++
+does not do (a hidden size that is no multiple of 32) raises NotBuilt when it is built, and `build_for_cpu` takes the
+torch model.
 """
 
 import ctypes
@@ -75,8 +77,9 @@ def build_for_cpu(
 
 
 def _refuse_what_is_not_built(config: ModelConfig) -> None:
+    if config.head_dim % 2:
+        raise NotBuilt(f"a head size of {config.head_dim}", hint="Rotary embedding pairs channels.")
     sizes = {
-        "head size": config.head_dim,
         "hidden size": config.hidden_size,
         "feed-forward size": config.intermediate_size,
     }
@@ -278,7 +281,8 @@ class _Packer:
             feed_forward=config.intermediate_size,
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
+            head_dim=_padded(config.head_dim),
+            stored_head_dim=config.head_dim,
             vocabulary=config.vocab_size,
             is_gelu=config.activation == "gelu_tanh",
             embedding_source=SOURCES[embedding_kind],
@@ -319,16 +323,28 @@ class _Packer:
         )
 
     def _norm(self, name: str) -> int:
-        return self._keep(self.source.read(name, torch.float32) + self.norm_offset)
+        weight = self.source.read(name, torch.float32) + self.norm_offset
+        is_of_heads = name.endswith(("q_norm.weight", "k_norm.weight"))
+        return self._keep(_pad_heads(weight[None], self.config.head_dim, axis=1) if is_of_heads else weight)
 
     def _matrix(self, layer: int, slot: int, name: str) -> None:
         """Pack one matrix, in the format that the choice and the file lead to."""
         raw = self.source.read_raw(f"{name}.weight")
         rows, kind, target = self._rows(name, raw, is_head=layer < 0)
-        bias = self._keep(self.source.read(f"{name}.bias", torch.float32)) if self.source.has(f"{name}.bias") else None
-        num_rows, columns = raw.shape
+        columns = raw.shape[1]
+        bias = self.source.read(f"{name}.bias", torch.float32) if self.source.has(f"{name}.bias") else None
+        size = self.config.head_dim
+        if size % HEAD_UNIT and layer >= 0 and SLOTS[slot] in ("q_proj", "k_proj", "v_proj"):
+            rows = _pad_heads(rows, size, axis=0)  # ggml blocks of zeros are zeros too
+            bias = None if bias is None else _pad_heads(bias, size, axis=0)
+        if size % HEAD_UNIT and layer >= 0 and SLOTS[slot] == "o_proj":
+            rows = _pad_heads(
+                self.source.read(f"{name}.weight", torch.float32), size, axis=1
+            )  # blocks would straddle heads
+            kind, target, columns = "F32", "w8" if target == "w4" else target, rows.shape[1]
+        address = None if bias is None else self._keep(bias)
         code = self.library.ramet_set_matrix(
-            self.handle, layer, slot, FORMATS[target], SOURCES[kind], num_rows, columns, rows.data_ptr(), bias
+            self.handle, layer, slot, FORMATS[target], SOURCES[kind], len(rows), columns, rows.data_ptr(), address
         )
         self._check(code)
 
@@ -356,6 +372,23 @@ class _Packer:
     def _check(self, code: int) -> None:
         if code != 0:
             raise NotBuilt(f"the native CPU path for this model: {self.library.ramet_error().decode()}")
+
+
+HEAD_UNIT = 32
+"""The C++ computes heads whose size is a multiple of this."""
+
+
+def _padded(size: int) -> int:
+    return -(-size // HEAD_UNIT) * HEAD_UNIT
+
+
+def _pad_heads(tensor: Tensor, size: int, *, axis: int) -> Tensor:
+    """Zeros behind each run of `size` along an axis, up to a multiple of HEAD_UNIT."""
+    before, behind = tensor.shape[:axis], tensor.shape[axis + 1 :]
+    heads = tensor.reshape(*before, -1, size, *behind)
+    shape = list(heads.shape)
+    shape[axis + 1] = _padded(size) - size
+    return torch.cat([heads, heads.new_zeros(shape)], dim=axis + 1).flatten(axis, axis + 1).contiguous()
 
 
 _NATURAL_FORMAT: Mapping[str, WeightFormat] = {"Q4_0": "w4", "Q4_1": "w4", "Q8_0": "w8"}

@@ -60,9 +60,7 @@ def measure(options: object = None) -> Measured:
 
 
 async def _run(policy: OrderName) -> Outcome:
-    client = build_engine(
-        kv_tokens=KV_TOKENS, policy=policy, context_length=2048, max_step_tokens=512, max_running=32
-    )
+    client = build_engine(kv_tokens=KV_TOKENS, policy=policy, context_length=2048, max_step_tokens=512, max_running=32)
     try:
         began = time.perf_counter()
         said = await asyncio.gather(*(_agent(client, number) for number in range(NUM_PROGRAMS)))

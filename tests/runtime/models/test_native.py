@@ -36,6 +36,10 @@ FAMILIES = {
     "llama": LLAMA,
     "one_kv_head": replace(LLAMA, num_kv_heads=1),
     "no_sharing": replace(LLAMA, num_kv_heads=6, head_dim=64),
+    "head_of_20": replace(LLAMA, head_dim=20),
+    "head_of_80": replace(LLAMA, head_dim=80, num_kv_heads=3),
+    "qwen2_head_of_48": replace(LLAMA, model_type="qwen2", head_dim=48),
+    "qwen3_head_of_100": replace(LLAMA, model_type="qwen3", head_dim=100),
     "qwen2": replace(LLAMA, model_type="qwen2", tie_word_embeddings=True),
     "qwen3": replace(LLAMA, model_type="qwen3", head_dim=64),
     "gemma3": replace(
@@ -129,7 +133,11 @@ def test_float32_equals_the_torch_model(config: ModelConfig, page_size: int, gre
         torch.testing.assert_close(ours, expected, atol=2e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("config", [LLAMA, FAMILIES["no_sharing"], FAMILIES["gemma3"]], ids=str)
+@pytest.mark.parametrize(
+    "config",
+    [LLAMA, FAMILIES["no_sharing"], FAMILIES["gemma3"], FAMILIES["head_of_20"], FAMILIES["head_of_80"]],
+    ids=str,
+)
 def test_int8_pages_are_those_of_the_torch_model(config: ModelConfig, make_runner: Any) -> None:
     """Codes may differ by one at ties, and what is attended is rounded to bfloat16 where the CPU multiplies that."""
     prompt = _prompt(150)
@@ -293,8 +301,8 @@ def test_a_step_that_would_leave_its_memory_is_refused(field: str, value: Any, w
 
 
 def test_a_size_that_native_code_lacks_runs_on_torch_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    config = replace(LLAMA, head_dim=16, num_heads=6, num_kv_heads=2)
-    with pytest.raises(NotBuilt, match="head size of 16"):
+    config = replace(LLAMA, hidden_size=80)
+    with pytest.raises(NotBuilt, match="hidden size of 80"):
         _native(config)
     with caplog.at_level(logging.WARNING):
         model = build_for_cpu(config, RandomWeights(config))
