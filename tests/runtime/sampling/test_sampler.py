@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ramet.runtime.sampling import masks
 from ramet.runtime.sampling.logprobs import token_logprobs
 from ramet.runtime.sampling.masks import apply_masks, pack, unpack
 from ramet.runtime.sampling.penalties import (
@@ -97,8 +98,11 @@ def test_bias_adds_and_bans_from_minus_one_hundred() -> None:
     assert make_bias({V: 1.0, 2: 0.0}, V) is None
 
 
-@pytest.mark.parametrize("size", [1, 31, 32, 33, 70])
-def test_masks_deny_exactly_what_is_not_packed(size: int) -> None:
+@pytest.mark.parametrize("native", [True, False], ids=["native", "torch"])
+@pytest.mark.parametrize("size", [1, 15, 16, 17, 31, 32, 33, 70, 5000])
+def test_masks_deny_exactly_what_is_not_packed(size: int, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        monkeypatch.setattr(masks, "_library", lambda: None)
     allowed = np.random.default_rng(size).random(size) < 0.5
     words = pack(np.flatnonzero(allowed).tolist(), size)
     assert (unpack(words, size) == allowed).all()
