@@ -1,4 +1,5 @@
-// Set to -inf what a packed mask denies: bit j of word w, lowest first, is column 32 * w + j; 0 denies.
+// Packed token masks: bit j of word w, lowest first, is token 32 * w + j; 0 denies. Denied logits become -inf; the
+// tokens of a mask that allows few are listed.
 #include "vec.h"
 
 using namespace ramet;
@@ -17,7 +18,9 @@ INLINE void deny(float* p, uint32_t bits) {
 
 }  // namespace
 
-extern "C" void ramet_apply_mask(float* row, int V, const uint32_t* words) {
+extern "C" {
+
+void ramet_apply_mask(float* row, int V, const uint32_t* words) {
   int at = 0;
   for (; at + LANES <= V; at += LANES) {
     const uint32_t bits = words[at / 32] >> (at % 32) & 0xffff;
@@ -26,3 +29,16 @@ extern "C" void ramet_apply_mask(float* row, int V, const uint32_t* words) {
   for (; at < V; at++)
     if (!(words[at / 32] >> (at % 32) & 1)) row[at] = -INFINITY;
 }
+
+// The allowed tokens, ascending, into `out`; returns how many, or -1 where there are more than `capacity`.
+int ramet_allowed_tokens(const uint32_t* words, int num_words, int capacity, int64_t* out) {
+  int count = 0;
+  for (int w = 0; w < num_words; w++) {
+    uint32_t bits = words[w];
+    if (count + __builtin_popcount(bits) > capacity) return -1;
+    for (; bits; bits &= bits - 1) out[count++] = int64_t(w) * 32 + __builtin_ctz(bits);
+  }
+  return count;
+}
+
+}  // extern "C"

@@ -76,7 +76,7 @@ def apply_masks(logits: Tensor, masked: Sequence[tuple[int, Words]]) -> None:
 
 def _deny(row: Tensor, words: Words) -> None:
     """One row on the CPU, float32 [V]: native code where there is a compiler, a tenth of torch's time."""
-    library = _library()
+    library = native_masks()
     if library is None or row.stride(0) != 1:
         row.masked_fill_(torch.from_numpy(unpack(~words, len(row))), float("-inf"))
         return
@@ -86,11 +86,13 @@ def _deny(row: Tensor, words: Words) -> None:
 
 
 @functools.cache
-def _library() -> ctypes.CDLL | None:
+def native_masks() -> ctypes.CDLL | None:
+    """kernels/cpu/mask.cpp; None where there is no compiler."""
     try:
         library = load_library(source="mask")
     except NotBuilt as reason:
         _log.info("masks are applied by torch: %s", reason)
         return None
     library.ramet_apply_mask.argtypes, library.ramet_apply_mask.restype = [c_void_p, c_int, c_void_p], None
+    library.ramet_allowed_tokens.argtypes = [c_void_p, c_int, c_int, c_void_p]
     return library

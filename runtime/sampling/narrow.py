@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ramet.runtime.sampling.masks import Words
+from ramet.runtime.sampling.masks import Words, native_masks
 
+Tokens = NDArray[np.int64]
 MAX_TOKENS = 2048
 """Up to this many a row counts as narrow: past it, a gather costs what it saves."""
 
@@ -28,31 +29,37 @@ class Narrow(NamedTuple):
     """float32 [R, W]  padding is -inf"""
 
 
-def num_allowed(words: Words) -> int:
-    """How many tokens the mask allows."""
-    return int(np.bitwise_count(words.view(np.uint32)).sum())
+def few_tokens(words: Words) -> Tokens | None:
+    """The tokens that a mask allows, ascending; None where they are more than MAX_TOKENS."""
+    library = native_masks()
+    if library is None:
+        return _few_tokens_numpy(words)
+    words, found = np.ascontiguousarray(words), np.empty(MAX_TOKENS, dtype=np.int64)
+    count = library.ramet_allowed_tokens(words.ctypes.data, len(words), MAX_TOKENS, found.ctypes.data)
+    return None if count < 0 else found[:count]
 
 
-def allowed_tokens(words: Words) -> NDArray[np.int64]:
-    """The tokens of a mask, ascending. Only words with a bit are unpacked."""
+def _few_tokens_numpy(words: Words) -> Tokens | None:
+    """Only words with a bit are unpacked."""
     at = np.flatnonzero(words)
+    if len(at) > MAX_TOKENS:
+        return None
     bits = np.unpackbits(words[at].view(np.uint8), bitorder="little").reshape(-1, 32)
     word, bit = bits.nonzero()
-    return at[word] * 32 + bit
+    return at[word] * 32 + bit if len(word) <= MAX_TOKENS else None
 
 
-def gather(logits: Tensor, masked: Sequence[tuple[int, Words]]) -> Narrow:
-    """The allowed logits of the rows of `masked`, each with at least one token.
+def gather(logits: Tensor, allowed: Sequence[tuple[int, Tokens]]) -> Narrow:
+    """The allowed logits of rows, each with at least one token.
 
-    logits  float32 [R, V]  on the CPU
+    logits   float32 [R, V]  on the CPU
+    allowed  (row, tokens) pairs
     """
-    found = [allowed_tokens(words) for _, words in masked]
-    rows = [row for row, _ in masked]
-    width = max(map(len, found))
-    tokens = np.zeros((len(rows), width), dtype=np.int64)
-    values = np.full((len(rows), width), -np.inf, dtype=np.float32)
+    width = max(len(own) for _, own in allowed)
+    tokens = np.zeros((len(allowed), width), dtype=np.int64)
+    values = np.full((len(allowed), width), -np.inf, dtype=np.float32)
     whole = logits.numpy()
-    for i, (row, own) in enumerate(zip(rows, found, strict=True)):
+    for i, (row, own) in enumerate(allowed):
         tokens[i, : len(own)] = own
         values[i, : len(own)] = whole[row, own]
-    return Narrow(rows, torch.from_numpy(tokens), torch.from_numpy(values))
+    return Narrow([row for row, _ in allowed], torch.from_numpy(tokens), torch.from_numpy(values))

@@ -19,7 +19,7 @@ from ramet.kernels.sample import sample as kernels_sample
 from ramet.runtime.sampling.draw import argmax_rows, chosen_rows, draw_settings, draw_tokens, is_greedy
 from ramet.runtime.sampling.logprobs import token_logprobs
 from ramet.runtime.sampling.masks import Words, apply_masks, pack, pack_all_but
-from ramet.runtime.sampling.narrow import MAX_TOKENS, Narrow, gather, num_allowed
+from ramet.runtime.sampling.narrow import Narrow, Tokens, few_tokens, gather
 from ramet.runtime.sampling.noise import noise_keys
 from ramet.runtime.sampling.penalties import (
     PenalisedRow,
@@ -141,10 +141,14 @@ def _adjust(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[dict[int, str], Na
     apply_bias(logits, biased)
     masks = [(i, state.mask(row.grammar, len(row.ahead))) for i, row, state in states]
     masked = [(i, words) for i, words in masks if words is not None]
-    few: list[tuple[int, Words]] = []
+    few: list[tuple[int, Tokens]] = []
     many: list[tuple[int, Words]] = []
     for i, words in masked:
-        (few if _is_narrow(rows[i].state, words, logits.device) else many).append((i, words))
+        tokens = _few_tokens(rows[i].state, words, logits.device)
+        if tokens is None:
+            many.append((i, words))
+        elif len(tokens):
+            few.append((i, tokens))
     apply_masks(logits, many)
     closed = [i for i, words in masked if not words.any()]  # finite logits under a mask with a bit are open
     closed += [i for i, _ in biased if not bool(logits[i].amax() > float("-inf"))]
@@ -154,11 +158,11 @@ def _adjust(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[dict[int, str], Na
     return problems, gather(logits, few) if few else None
 
 
-def _is_narrow(state: SamplerState, words: Words, device: torch.device) -> bool:
-    """Is the row drawn from its allowed tokens alone? Not where its logprobs are asked or a bias may close it."""
+def _few_tokens(state: SamplerState, words: Words, device: torch.device) -> Tokens | None:
+    """What a row is drawn from, where that is little. Not where its logprobs are asked or a bias may close it."""
     if device.type != "cpu" or state.bias is not None or state.num_logprobs is not None:
-        return False
-    return 0 < num_allowed(words) <= MAX_TOKENS
+        return None
+    return few_tokens(words)
 
 
 def _rows_not_finite(logits: Tensor) -> list[int]:

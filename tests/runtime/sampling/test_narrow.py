@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramet.runtime.sampling import sampler
-from ramet.runtime.sampling.masks import pack, pack_all_but, unpack
-from ramet.runtime.sampling.narrow import allowed_tokens, gather, num_allowed
+from ramet.runtime.sampling import narrow, sampler
+from ramet.runtime.sampling.masks import Words, pack, pack_all_but, unpack
+from ramet.runtime.sampling.narrow import few_tokens, gather
 from ramet.runtime.sampling.sampler import NOTHING_ALLOWED, DrawRow, SamplerState, sample
 from ramet.runtime.types import GenerateSpec, Sampling
 
@@ -34,20 +34,31 @@ def rows(V: int, masks: list[list[int]], samplings: list[Sampling], **spec: obje
     return [DrawRow(state, 11 + i, grammar=pack(masks[i], V)) for i, state in enumerate(states)]
 
 
+@pytest.mark.parametrize("native", [True, False], ids=["native", "numpy"])
 @pytest.mark.parametrize("V", [1, 31, 32, 33, 1000])
-def test_finds_the_tokens_of_a_mask(V: int) -> None:
+def test_finds_the_tokens_of_a_mask(V: int, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        monkeypatch.setattr(narrow, "native_masks", lambda: None)
     chosen = np.flatnonzero(np.random.default_rng(V).random(V) < 0.3).tolist()
-    assert allowed_tokens(pack(chosen, V)).tolist() == chosen
-    assert num_allowed(pack(chosen, V)) == len(chosen)
-    assert allowed_tokens(pack_all_but(chosen, V)).tolist() == sorted(set(range(V)) - set(chosen))
+    assert found(pack(chosen, V)) == chosen
+    assert found(pack_all_but(chosen, V)) == sorted(set(range(V)) - set(chosen))
+    monkeypatch.setattr(narrow, "MAX_TOKENS", len(chosen))
+    assert found(pack(chosen, V)) == chosen
+    monkeypatch.setattr(narrow, "MAX_TOKENS", max(0, len(chosen) - 1))
+    assert found(pack(chosen, V)) == (None if chosen else [])
+
+
+def found(words: Words) -> list[int] | None:
+    tokens = few_tokens(words)
+    return None if tokens is None else tokens.tolist()
 
 
 def test_gathers_side_by_side() -> None:
     logits = torch.arange(200, dtype=torch.float32).view(2, 100)
-    found = gather(logits, [(1, pack([3, 99], 100)), (0, pack([50], 100))])
-    assert found.rows == [1, 0]
-    assert found.tokens.tolist() == [[3, 99], [50, 0]]
-    assert found.logits.tolist() == [[103.0, 199.0], [50.0, -math.inf]]
+    gathered = gather(logits, [(1, np.array([3, 99])), (0, np.array([50]))])
+    assert gathered.rows == [1, 0]
+    assert gathered.tokens.tolist() == [[3, 99], [50, 0]]
+    assert gathered.logits.tolist() == [[103.0, 199.0], [50.0, -math.inf]]
 
 
 @given(st.integers(0, 10_000), st.sampled_from([40, 333, 3000]), st.lists(st.sampled_from(SAMPLINGS), max_size=6))
@@ -56,12 +67,12 @@ def test_draws_what_the_masked_row_draws(seed: int, V: int, samplings: list[Samp
     random = np.random.default_rng(seed)
     masks = [np.flatnonzero(random.random(V) < share).tolist() for share in random.random(len(samplings)) ** 4]
     logits = torch.from_numpy(random.standard_normal((len(samplings), V)).astype(np.float32) * 3)
-    narrow = sample(logits.clone(), rows(V, masks, samplings))
+    few = sample(logits.clone(), rows(V, masks, samplings))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampler, "MAX_TOKENS", 0)
+        patch.setattr(sampler, "few_tokens", lambda words: None)
         wide = sample(logits.clone(), rows(V, masks, samplings))
-    assert narrow == wide
-    for drawn, mask in zip(narrow, masks, strict=True):
+    assert few == wide
+    for drawn, mask in zip(few, masks, strict=True):
         assert drawn.token in mask if mask else drawn.problem == NOTHING_ALLOWED
 
 
@@ -84,5 +95,5 @@ def test_logprobs_and_biases_see_the_whole_row() -> None:
 
 def test_masks_have_no_bit_past_the_vocabulary() -> None:
     words = pack_all_but([2], 33)
-    assert num_allowed(words) == 32
+    assert int(np.bitwise_count(words.view(np.uint32)).sum()) == 32
     assert not unpack(words, 33)[2]

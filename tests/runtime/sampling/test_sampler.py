@@ -102,7 +102,7 @@ def test_bias_adds_and_bans_from_minus_one_hundred() -> None:
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 31, 32, 33, 70, 5000])
 def test_masks_deny_exactly_what_is_not_packed(size: int, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not native:
-        monkeypatch.setattr(masks, "_library", lambda: None)
+        monkeypatch.setattr(masks, "native_masks", lambda: None)
     allowed = np.random.default_rng(size).random(size) < 0.5
     words = pack(np.flatnonzero(allowed).tolist(), size)
     assert (unpack(words, size) == allowed).all()
