@@ -7,11 +7,14 @@ text. Knows no engine.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from ramet.runtime.chat_template import ChatTemplate
 from ramet.runtime.errors import RametError
 from ramet.runtime.literals import TextCodec
 from ramet.runtime.serve.config import ServeConfig
 from ramet.runtime.serve.records import Record
+from ramet.runtime.types import Event, Finished
 
 _CONTEXT = 24
 """Tokens of text shown on each side of the place."""
@@ -28,11 +31,13 @@ _WHOLE = "All of the prompt was cached."
 _UNKNOWN = "The request ended before its prompt was looked up."
 
 
-def visible_miss(miss: Mapping[str, Any] | None, config: ServeConfig) -> Mapping[str, Any] | None:
-    """A miss as its sender may see it: what others sent instead stays hidden where keys share one cache."""
-    if miss is None or config.isolate_cache or len(config.api_keys) <= 1:
-        return miss
-    return {name: value for name, value in miss.items() if name not in ("expected_tokens", "evicted")}
+def discreet(event: Event, config: ServeConfig) -> Event:
+    """An engine's event as its asker may see it: where several keys share one cache, a miss does not tell what others
+    sent instead. All events pass here on their way out."""
+    if not isinstance(event, Finished) or event.miss is None or config.isolate_cache or len(config.api_keys) <= 1:
+        return event
+    told = {name: value for name, value in event.miss.items() if name not in ("expected_tokens", "evicted")}
+    return msgspec.structs.replace(event, miss=told)
 
 
 def account(record: Record, prompt: Sequence[int] | None, tokenizer: TextCodec, opener: int | None) -> dict[str, Any]:

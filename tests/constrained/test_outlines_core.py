@@ -7,13 +7,12 @@ reads "abcb"); each token that only we allow is shown to lead to a text that Pyt
 import random
 import re
 
+import outlines_core
 import pytest
 
 from ramet.constrained.compile import compile
 from ramet.constrained.spec import Regex
 from ramet.constrained.vocabulary import Vocabulary
-
-outlines_core = pytest.importorskip("outlines_core")
 
 WORDS = ["ab", "abc", "12", "a1", "--", "-1", "é", "bé", "  ", "yes", "no", "x.", ".x"]
 TOKENS = [chr(c) for c in range(32, 127)] + WORDS

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from outlines import types
+from outlines.types import dsl
 
 from ramet.constrained.compile import compile
 from ramet.constrained.spec import Choice, JsonSchema, Lark
@@ -17,8 +19,6 @@ from ramet.runtime.errors import BadRequest, GrammarRefused
 sys.path.insert(0, str(Path(__file__).parent))
 from vocabularies import byte_vocabulary
 
-types = pytest.importorskip("outlines.types")
-dsl = pytest.importorskip("outlines.types.dsl")
 VOCABULARY = byte_vocabulary()
 
 

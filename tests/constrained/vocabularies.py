@@ -6,6 +6,9 @@ from functools import cache
 import pytest
 
 from ramet.constrained.vocabulary import Vocabulary
+from ramet.runtime.errors import ModelError
+from ramet.runtime.weights.discover import find_default_model
+from ramet.runtime.weights.gguf_source import GgufSource
 
 WORDS = [*map(str.encode, ["true", "false", "null", "name", "age", "yes", "no", '":', '",', '"}', '{"', '"name'])]
 
@@ -30,14 +33,10 @@ def byte_vocabulary() -> Vocabulary:
 @cache
 def model_vocabulary() -> tuple[Vocabulary, Callable[[str], list[int]]]:
     """The embedded model's vocabulary and its encoder; skips the test where the model is not installed."""
-    discover = pytest.importorskip("ramet.runtime.weights.discover")
-    source = pytest.importorskip("ramet.runtime.weights.gguf_source")
-    from ramet.runtime.errors import ModelError
-
     try:
-        path = discover.find_default_model()
+        path = find_default_model()
     except ModelError:
         pytest.skip("the embedded model is not installed")
-    tokenizer = source.GgufSource(path).tokenizer()
+    tokenizer = GgufSource(path).tokenizer()
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     return vocabulary, lambda text: tokenizer.encode(text, follows="text")

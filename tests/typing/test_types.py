@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-api = pytest.importorskip("mypy.api")
+from mypy import api
 
 
 @pytest.mark.slow

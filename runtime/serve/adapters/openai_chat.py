@@ -7,7 +7,6 @@ from typing import Any
 from ramet.constrained.spec import OneOf, Spec
 from ramet.runtime.errors import BadRequest, ContextOverflow
 from ramet.runtime.serve import sse
-from ramet.runtime.serve.account import visible_miss
 from ramet.runtime.serve.adapters import fields
 from ramet.runtime.serve.choice import ChoiceState
 from ramet.runtime.serve.context import ServeContext, new_id, now
@@ -260,7 +259,7 @@ async def collect(
         "choices": [_choice(number, state, request, context, body) for number, state in enumerate(states)],
         "usage": openai_usage(total(state.finished for state in states if state.finished)),
     }
-    return answer | extensions(states, request, body, context)
+    return answer | extensions(states, request, body)
 
 
 async def chunks(
@@ -278,7 +277,7 @@ async def chunks(
     await conclude(request, context, states)
     if wants_usage:
         usage = openai_usage(total(state.finished for state in states if state.finished))
-        yield sse.data({**head, "choices": [], "usage": usage, **extensions(states, request, body, context)})
+        yield sse.data({**head, "choices": [], "usage": usage, **extensions(states, request, body)})
     yield sse.DONE
 
 
@@ -378,9 +377,7 @@ def _choice(
     return choice
 
 
-def extensions(
-    states: list[ChoiceState], request: ChatRequest, body: ChatBody, context: ServeContext
-) -> dict[str, Any]:
+def extensions(states: list[ChoiceState], request: ChatRequest, body: ChatBody) -> dict[str, Any]:
     """What Ramet adds for those who ask: timings, the cache's account, prompt ids. Unasked: the grammar's ledger where
     it is not plain, and what the finished calls fail of what it deferred."""
     finished = states[0].finished
@@ -390,10 +387,7 @@ def extensions(
     if body.return_timings:
         extra["timings"] = timings(finished.timings)
     if body.explain:
-        extra["cache"] = {
-            "spliced_tokens": request.rendered.num_spliced,
-            "miss": visible_miss(finished.miss, context.config),
-        }
+        extra["cache"] = {"spliced_tokens": request.rendered.num_spliced, "miss": finished.miss}
     if finished.ledger and any(entry.get("status") != "exact" for entry in finished.ledger):
         extra["ledger"] = finished.ledger
     broken = violations([call for state in states for call in state.calls], request.tools, finished.ledger)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ramet.runtime.errors import RametError
 from ramet.runtime.serve import sse
-from ramet.runtime.serve.account import visible_miss
+from ramet.runtime.serve.account import discreet
 from ramet.runtime.serve.body import decode, read_body
 from ramet.runtime.serve.context import ServeContext
 from ramet.runtime.serve.disconnect import until_gone
@@ -53,7 +53,7 @@ async def numbered(context: ServeContext, turns: Sequence[Turn]) -> AsyncIterato
     """The events of several turns at once: choice k of turn i has number i * n + k."""
     async with closing(merged([run_turn(context.engine, turn, context.kept) for turn in turns])) as choices:
         async for index, (number, event) in choices:
-            yield Choice(index * turns[index].n + number, event)
+            yield Choice(index * turns[index].n + number, discreet(event, context.config))
 
 
 async def logged(events: AsyncIterator[Choice], http: Request, turn: Turn) -> AsyncIterator[Choice]:
@@ -88,7 +88,7 @@ async def logged(events: AsyncIterator[Choice], http: Request, turn: Turn) -> As
             finished=finished,
             outcome=outcome,
             took_s=(ended_ns - began_ns) / 1e9,
-            miss=visible_miss(finished[0].miss if finished else None, state.config),
+            miss=finished[0].miss if finished else None,
         )
         state.records.add(asker_of(http).key, record, turn.prompt)
         _log_line(record)

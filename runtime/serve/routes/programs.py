@@ -12,7 +12,9 @@ from ramet.runtime import program_wire as wire
 from ramet.runtime.errors import RametError
 from ramet.runtime.failures import to_failed
 from ramet.runtime.serve import sse
+from ramet.runtime.serve.account import discreet
 from ramet.runtime.serve.adapters.fields import require_trusted
+from ramet.runtime.serve.config import ServeConfig
 from ramet.runtime.serve.disconnect import until_gone
 from ramet.runtime.serve.identify import tenant_of
 from ramet.runtime.serve.openapi import body_schema
@@ -78,7 +80,9 @@ async def generate(http: Request, program_id: str, branch_id: int) -> Response:
     program = _use(http, program_id)
     events = context.engine.generate(BranchHandle(program_id, branch_id), spec)
     first = await until_gone(http, _first(events))
-    return sse.response(_blocks(first, events, program), path=http.url.path, keep_alive_s=context.config.keep_alive_s)
+    return sse.response(
+        _blocks(first, events, program, context.config), path=http.url.path, keep_alive_s=context.config.keep_alive_s
+    )
 
 
 async def _first(events: AsyncIterator[Event]) -> Event:
@@ -86,13 +90,15 @@ async def _first(events: AsyncIterator[Event]) -> Event:
     return await anext(events)
 
 
-async def _blocks(first: Event, events: AsyncIterator[Event], program: OpenProgram) -> AsyncIterator[bytes]:
+async def _blocks(
+    first: Event, events: AsyncIterator[Event], program: OpenProgram, config: ServeConfig
+) -> AsyncIterator[bytes]:
     program.num_running += 1
     try:
         async with closing(events) as rest:
-            yield sse.data(first)
+            yield sse.data(discreet(first, config))
             async for event in rest:
-                yield sse.data(event)
+                yield sse.data(discreet(event, config))
     except RametError as error:
         yield sse.data(to_failed(error))
     finally:

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from ramet.constrained.grammar import CompiledGrammar
@@ -33,7 +32,7 @@ def verdicts(schema: Any, value: Any) -> tuple[bool, bool]:
 
 
 def compiled(schema: Any, **options: Any) -> CompiledGrammar | None:
-    """The grammar; None for a schema that nothing satisfies. Skips what is refused."""
+    """The grammar; None for a schema that nothing satisfies. What is refused is no example: another is drawn."""
     try:
         return grammar_of(schema, **options)
     except GrammarRefused as refusal:
@@ -41,7 +40,7 @@ def compiled(schema: Any, **options: Any) -> CompiledGrammar | None:
         assert refusal.at.startswith("#")
         if "unsatisfiable" in refusal.code:
             return None
-        pytest.skip("refused")
+        reject()
 
 
 @settings(max_examples=200, deadline=None)
@@ -49,10 +48,7 @@ def compiled(schema: Any, **options: Any) -> CompiledGrammar | None:
 def test_accepts_what_is_valid_and_nothing_else(seed: int) -> None:
     rng = random.Random(seed)
     schema = random_schema(rng)
-    try:
-        grammar = compiled(schema, any_order=True)
-    except pytest.skip.Exception:
-        return
+    grammar = compiled(schema, any_order=True)
     for _ in range(12):
         value = random_value(rng)
         for candidate in (value, mutated(rng, value)):
@@ -68,10 +64,7 @@ def test_random_walks_end_in_valid_values(seed: int) -> None:
     """Whatever is written under the default options is valid: generation by random legal bytes."""
     rng = random.Random(seed)
     schema = random_schema(rng)
-    try:
-        grammar = compiled(schema)
-    except pytest.skip.Exception:
-        return
+    grammar = compiled(schema)
     if grammar is None:
         return
     for _ in range(4):
@@ -114,10 +107,7 @@ def walked(grammar: CompiledGrammar, rng: random.Random) -> str | None:
 def test_declared_order_never_accepts_more(seed: int) -> None:
     rng = random.Random(seed)
     schema = random_schema(rng)
-    try:
-        grammar = compiled(schema)
-    except pytest.skip.Exception:
-        return
+    grammar = compiled(schema)
     for _ in range(12):
         value = random_value(rng)
         accepted = grammar is not None and accepts(grammar, json.dumps(value, ensure_ascii=False))

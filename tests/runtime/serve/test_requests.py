@@ -78,9 +78,19 @@ async def test_each_key_sees_its_own_and_nothing_that_others_sent() -> None:
         told = await http.get(f"/v1/requests/{his}", headers=bert)
         body = {"messages": [{"role": "user", "content": other + "!"}], "explain": True, "max_tokens": 2}
         asked = await http.post("/v1/chat/completions", json=body, headers=bert)
+        opened = (await http.post("/v1/programs", json={}, headers=bert)).json()
+        branch = f"/v1/programs/{opened['program_id']}/branches/{opened['branch_id']}"
+        piece = {
+            "type": "messages",
+            "messages": [{"role": "user", "content": other + " please"}],
+            "add_generation_prompt": True,
+        }
+        await http.post(f"{branch}/extend", json={"pieces": [piece]}, headers=bert)
+        program = await http.post(f"{branch}/generate", json={"max_tokens": 2}, headers=bert)
     assert told.json()["cache"]["cause"] == "diverged"
     assert "4711" not in told.text and "cached_instead" not in told.text
     assert "expected_tokens" not in asked.text
+    assert '"cause":"' in program.text and "expected_tokens" not in program.text
 
 
 async def test_browsers_get_the_page_and_probes_a_line() -> None:
