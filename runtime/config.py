@@ -43,6 +43,21 @@ class CacheConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """What `ramet serve` builds its engine with: the arguments of `build_engine`, which has the defaults of those that
+    are None."""
+
+    model: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    backend: str | None = None
+    context_length: int | None = None
+    kv_tokens: int | None = None
+    page_size: int | None = None
+    policy: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TierConfig:
     """Where KV goes that leaves the pool. Read by whoever builds an engine."""
 

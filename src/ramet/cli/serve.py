@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,8 +86,9 @@ def main(
     tracing: Annotated[bool | None, typer.Option(help="Write OpenTelemetry spans.", rich_help_panel=_CLIENTS)] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
-    """Serve a model. Every option can also stand in the environment (RAMET_PORT=...) or in ramet.toml."""
-    from ramet.runtime.config import TierConfig
+    """Serve a model. Every setting that `ramet config` lists can also stand in the environment (RAMET_PORT=...) or in
+    ramet.toml."""
+    from ramet.runtime.config import ModelOptions, TierConfig
     from ramet.runtime.serve.config import ServeConfig
     from ramet.runtime.serve.server import run_server
 
@@ -107,11 +109,18 @@ def main(
         TierConfig,
         dict(kv_disk=None if kv_disk is None else str(kv_disk), kv_disk_gb=kv_disk_gb, kv_host_gb=kv_host_gb),
     )
+    options, _ = resolve(
+        ModelOptions,
+        dict(
+            model=model or model_option, device=device, dtype=dtype, backend=backend, context_length=context_length,
+            kv_tokens=kv_tokens, page_size=page_size, policy=policy,
+        ),
+    )  # fmt: skip
     engine = dict(
-        model=model or model_option or os.environ.get("RAMET_MODEL"), device=device, dtype=dtype, backend=backend,
-        context_length=context_length, kv_tokens=kv_tokens, page_size=page_size, policy=policy,
-        kv_disk=tier.kv_disk, kv_disk_gb=tier.kv_disk_gb if tier.kv_disk is not None else None,
+        **asdict(options),
+        kv_disk=tier.kv_disk,
+        kv_disk_gb=tier.kv_disk_gb if tier.kv_disk is not None else None,
         kv_host_gb=tier.kv_host_gb,
         chat_template=read_template(chat_template),
-    )  # fmt: skip
+    )
     raise typer.Exit(run_server(config, {name: value for name, value in engine.items() if value is not None}))
