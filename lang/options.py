@@ -6,10 +6,12 @@ A name that is not in it is an error, never dropped; what an option can't do yet
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypedDict, get_type_hints
+from typing import Any, Literal, TypedDict, get_type_hints
 
 import msgspec
 
+from ramet.constrained.json_options import JsonOptions
+from ramet.constrained.spec import JsonSchema, Spec
 from ramet.lang.dtype import Decoder, constraint_of
 from ramet.lang.suggest import did_you_mean
 from ramet.runtime.errors import BadRequest, NotBuilt
@@ -66,12 +68,22 @@ class GenOptions(CommonOptions, total=False):
     regex: str | None
     json_schema: str | Mapping[str, object] | type | None
     grammar: Any
+    any_order: bool | None
+    """JSON may have its keys in any order; False, the default: in the order of the schema."""
+    whitespace: Literal["compact", "bounded", "exact"] | None
+    unsupported: Literal["error", "declare"] | None
+    """A keyword that no grammar can hold: refused, or left to a check at the end (`get_meta_info`: violations)."""
     tools: Sequence[Any] | None
     tool_choice: str | None
 
 
 SAMPLING_NAMES = frozenset(get_type_hints(CommonOptions)) | {"max_tokens", "min_tokens", "stop"}
 GEN_NAMES = frozenset(get_type_hints(GenOptions)) | SAMPLING_NAMES | {"n"}
+_JSON_OPTIONS: Mapping[str, Sequence[object]] = {
+    "any_order": (True, False),
+    "whitespace": ("compact", "bounded", "exact"),
+    "unsupported": ("error", "declare"),
+}
 _SAMPLER_FIELDS = frozenset(Sampling.__struct_fields__)
 _CONSTRAINTS = ("choices", "dtype", "regex", "json_schema", "grammar", "tools")
 
@@ -86,7 +98,9 @@ def check_options(options: Mapping[str, Any], allowed: frozenset[str], where: st
     if "stop_regex" in given:
         raise NotBuilt("stop_regex", hint="Use regex=... for the whole output, or stop=... with plain strings.")
     _check_numbers(given)
+    json_options(given)
     constraints = [name for name in _CONSTRAINTS if name in given]
+    _check_effect(given, constraints)
     if len(constraints) > 1:
         raise BadRequest(
             expected="one constraint",
@@ -95,6 +109,22 @@ def check_options(options: Mapping[str, Any], allowed: frozenset[str], where: st
             hint="Constraints don't combine: choose one.",
         )
     return given
+
+
+def json_options(given: Mapping[str, Any]) -> JsonOptions:
+    """How JSON is to be written; refused where the option has another value than it may have."""
+    for name, allowed in _JSON_OPTIONS.items():
+        if (value := given.get(name)) is not None and value not in allowed:
+            raise BadRequest(expected=f"one of {list(allowed)}", got=value, at=f"$.{name}")
+    return JsonOptions(**{name: given.get(name) for name in _JSON_OPTIONS})
+
+
+def _check_effect(given: Mapping[str, Any], constraints: Sequence[str]) -> None:
+    """Options of JSON stand beside something that may be JSON, or they would be dropped in silence."""
+    name = next((name for name in _JSON_OPTIONS if name in given), None)
+    if name is not None and not {"dtype", "json_schema", "grammar", "tools"}.intersection(constraints):
+        got = constraints or "no constraint"
+        raise BadRequest(expected="json_schema, dtype, grammar or tools beside it", got=got, at=f"$.{name}")
 
 
 def _check_numbers(given: Mapping[str, Any]) -> None:
@@ -128,6 +158,8 @@ def _check_integer(given: Mapping[str, Any], name: str, minimum: int) -> None:
 def to_spec(merged: Mapping[str, Any], *, relaxed: bool) -> tuple[GenerateSpec, Decoder]:
     """One generation: its spec, and how its text becomes a value. `relaxed`: nobody reads along."""
     grammar, decode = constraint_of(merged)
+    if grammar is not None:
+        grammar = json_options(merged).applied(grammar)
     sampling = {name: merged[name] for name in _SAMPLER_FIELDS if name in merged}
     if "allowed_token_ids" in sampling:
         sampling["allowed_token_ids"] = tuple(sampling["allowed_token_ids"])
@@ -147,6 +179,11 @@ def to_spec(merged: Mapping[str, Any], *, relaxed: bool) -> tuple[GenerateSpec, 
         **_logprobs(merged),
     )
     return spec, decode
+
+
+def declared_schema(grammar: Spec | None) -> str | None:
+    """The schema's text, where what no grammar can hold is to be checked at the end."""
+    return grammar.schema if isinstance(grammar, JsonSchema) and grammar.unsupported == "declare" else None
 
 
 def _logprobs(options: Mapping[str, Any]) -> dict[str, Any]:

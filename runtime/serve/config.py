@@ -56,6 +56,9 @@ class ServeConfig:
     sort_tool_keys: bool = False
     """Tools are shown to the model with their JSON's keys in alphabetical order, so that clients who write the same
     tools in another order share one prompt. What the model may write keeps the client's order."""
+    any_order: bool = False
+    """JSON under a schema may have its keys in any order, where a request does not say (`json_options.any_order`).
+    Off: in the order of the schema."""
     tracing: bool = False
     """Write OpenTelemetry spans (needs `ramet[otel]`; OTEL_EXPORTER_OTLP_ENDPOINT says where they go)."""
     vllm_metric_names: bool = False

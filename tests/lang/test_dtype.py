@@ -16,6 +16,7 @@ from ramet import State, function, gen, gen_int, gen_string
 from ramet.constrained import spec
 from ramet.lang.backends.scripted import Scripted
 from ramet.lang.dtype import of_grammar, of_schema, of_type
+from ramet.lang.options import GEN_NAMES, check_options, to_spec
 from ramet.runtime.errors import BadRequest
 
 Make = Callable[..., Scripted]
@@ -148,3 +149,30 @@ def test_what_is_no_type_says_where(make: Callable[[], object], at: str) -> None
     with pytest.raises(BadRequest) as caught:
         make()
     assert caught.value.at == at
+
+
+def test_options_of_json_reach_the_schema_and_nothing_else() -> None:
+    given = check_options(
+        {"json_schema": {"type": "object"}, "any_order": True, "unsupported": "declare"}, GEN_NAMES, "gen"
+    )
+    grammar = to_spec(given, relaxed=False)[0].grammar
+    assert grammar == spec.JsonSchema(schema='{"type": "object"}', any_order=True, unsupported="declare")
+    tagged = spec.Tagged(name="x", item=spec.JsonSchema(schema="{}"))
+    inside = spec.Sequence(items=(spec.Text(until=("{",)), tagged, spec.Regex(pattern="a")))
+    found = to_spec({"grammar": inside, "whitespace": "compact"}, relaxed=False)[0].grammar
+    assert isinstance(found, spec.Sequence) and found.items[1].item.whitespace == "compact"
+    assert found.items[::2] == inside.items[::2]
+
+
+@pytest.mark.parametrize(
+    ("options", "at"),
+    [
+        ({"json_schema": "{}", "whitespace": "much"}, r"\$\.whitespace"),
+        ({"json_schema": "{}", "unsupported": "ignore"}, r"\$\.unsupported"),
+        ({"regex": "a", "any_order": True}, r"\$\.any_order"),
+        ({"any_order": True}, r"\$\.any_order"),
+    ],
+)
+def test_options_of_json_that_can_have_no_effect_are_refused(options: dict[str, object], at: str) -> None:
+    with pytest.raises(BadRequest, match=at):
+        check_options(options, GEN_NAMES, "gen")

@@ -282,3 +282,29 @@ def test_streamed_text_is_the_text(engine: Callable[..., Engine]) -> None:
     state = program.run(backend=engine("réponse 漢"), stream=True)
     assert "".join(state.text_iter()) == state.text()
     assert "".join(state.text_iter("a")) == "réponse 漢"
+
+
+def test_what_no_grammar_holds_is_judged_at_the_end(engine: Callable[..., Engine]) -> None:
+    schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+
+    @function
+    def ask(s: State) -> None:
+        s += "tags: "
+        s += gen("x", json_schema=schema, unsupported="declare")
+
+    for said, broken in (('["a", "a"]', [{"pointer": "/uniqueItems", "at": ""}]), ('["a", "b"]', [])):
+        info = ask.run(backend=engine(said)).get_meta_info("x")
+        assert info["violations"] == broken
+
+
+def test_keys_come_in_any_order_where_gen_says_so(engine: Callable[..., Engine]) -> None:
+    schema = {"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}}, "required": ["a", "b"]}
+
+    @function
+    def ask(s: State, any_order: bool) -> None:
+        s += "now: "
+        s += gen("x", json_schema=schema, any_order=any_order, whitespace="compact")
+
+    backend = engine('{"b":2,"a":1}')
+    assert ask.run(True, backend=backend)["x"] == '{"b":2,"a":1}'
+    assert ask.run(False, backend=backend)["x"].startswith('{"a":1')

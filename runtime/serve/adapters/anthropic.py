@@ -39,6 +39,7 @@ def to_chat_body(body: MessagesBody, *, needs_max_tokens: bool = True, strip_non
         tool_choice=_tool_choice(body.tool_choice),
         parallel_tool_calls=not (body.tool_choice or {}).get("disable_parallel_tool_use") if kind else None,
         response_format=_format(body),
+        json_options=body.json_options,
         request_id=new_id("msg_"),
         session_id=body.session_id or metadata.get("user_id"),
         priority=body.priority,

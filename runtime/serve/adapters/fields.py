@@ -8,6 +8,9 @@ import json
 import math
 from typing import Any
 
+import msgspec
+
+from ramet.constrained.json_options import JsonOptions
 from ramet.constrained.spec import Choice, JsonObject, JsonSchema, Lark, Regex, Spec
 from ramet.runtime.errors import BadRequest
 from ramet.runtime.serve.adapters.structural_tag import structural_tag
@@ -93,8 +96,24 @@ def require_trusted(template: str | None, at: str, config: ServeConfig) -> None:
         )
 
 
-def to_grammar(fields: GrammarFields) -> Spec | None:
-    """The one constraint asked for, in whatever dialect; two at once are refused, none is None."""
+def to_json_options(fields: GrammarFields, config: ServeConfig) -> JsonOptions:
+    """How this request wants its JSON written: as it says, else as the server does."""
+    try:
+        asked = msgspec.convert(fields.json_options or {}, JsonOptions)
+    except msgspec.ValidationError as error:
+        expected = "any_order (true or false), whitespace (compact, bounded, exact), unsupported (error, declare)"
+        raise BadRequest(expected=expected, got=fields.json_options, at="$.json_options", hint=f"{error}.") from None
+    return asked.over(JsonOptions(any_order=config.any_order or None))
+
+
+def to_grammar(fields: GrammarFields, config: ServeConfig) -> Spec | None:
+    """The one constraint asked for, in whatever dialect, with the request's options for JSON."""
+    options, spec = to_json_options(fields, config), _constraint(fields)
+    return None if spec is None else options.applied(spec)
+
+
+def _constraint(fields: GrammarFields) -> Spec | None:
+    """Two at once are refused, none is None."""
     found = [
         (name, spec)
         for name, spec in (

@@ -4,13 +4,15 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from ramet.constrained.spec import OneOf, Spec
 from ramet.runtime.errors import BadRequest, ContextOverflow
 from ramet.runtime.serve import sse
 from ramet.runtime.serve.adapters import fields
 from ramet.runtime.serve.choice import ChoiceState
 from ramet.runtime.serve.context import ServeContext, new_id, now
-from ramet.runtime.serve.deferred import violations
+from ramet.runtime.serve.deferred import answer_violations, violations
 from ramet.runtime.serve.history import head_of
 from ramet.runtime.serve.identify import Asker, program_spec, tenant_of
 from ramet.runtime.serve.logprobs import chat_logprobs
@@ -195,17 +197,24 @@ def grammar_of(body: ChatBody, context: ServeContext, tools: list[Tool], choice:
     """What the output must obey: the calls that tool_choice demands, else the response format."""
     parallel = body.parallel_tool_calls is not False
     if choice == "required":
-        return context.tool_format.spec(tools, at_least_one=True, parallel=parallel)
+        return _calls(body, context, tools, at_least_one=True, parallel=parallel)
     if choice.startswith("="):
         named = [tool for tool in tools if tool.name == choice[1:]]
-        return context.tool_format.spec(named, at_least_one=True, parallel=False)
-    wanted = fields.to_grammar(body)
+        return _calls(body, context, named, at_least_one=True, parallel=False)
+    wanted = fields.to_grammar(body, context.config)
     if choice == "none":  # the tools stay in the prompt, or a last answer in words would find nothing in the cache
         return context.tool_format.text_only() if tools and wanted is None else wanted
     if wanted is not None:  # an answer in the asked form, or calls
-        return OneOf(items=(wanted, context.tool_format.spec(tools, at_least_one=True, parallel=parallel)))
+        return OneOf(items=(wanted, _calls(body, context, tools, at_least_one=True, parallel=parallel)))
     free = context.tool_format.HAS_TRIGGER
-    return context.tool_format.spec(tools, at_least_one=False, parallel=parallel) if free else None
+    return _calls(body, context, tools, at_least_one=False, parallel=parallel) if free else None
+
+
+def _calls(body: ChatBody, context: ServeContext, tools: list[Tool], *, at_least_one: bool, parallel: bool) -> Spec:
+    """The grammar of calls, their arguments written as the request wants its JSON; what a tool's schema asks and no
+    grammar holds is the tool's own business (`strict`)."""
+    options = msgspec.structs.replace(fields.to_json_options(body, context.config), unsupported=None)
+    return options.applied(context.tool_format.spec(tools, at_least_one=at_least_one, parallel=parallel))
 
 
 def new_choices(request: ChatRequest, context: ServeContext, prefix: str = "call_") -> list[ChoiceState]:
@@ -391,8 +400,11 @@ def extensions(states: list[ChoiceState], request: ChatRequest, body: ChatBody) 
     if finished.ledger and any(entry.get("status") != "exact" for entry in finished.ledger):
         extra["ledger"] = finished.ledger
     broken = violations([call for state in states for call in state.calls], request.tools, finished.ledger)
-    if broken is not None:
-        extra["violations"] = broken
+    in_answers = answer_violations(
+        [None if state.calls else state.content for state in states], request.turn.spec.grammar, finished.ledger
+    )
+    if broken is not None or in_answers is not None:
+        extra["violations"] = [*(broken or ()), *(in_answers or ())]
     if body.return_token_ids:
         extra["prompt_token_ids"] = list(request.turn.prompt)
     return extra

@@ -146,7 +146,7 @@ def _spec(body: CompletionBody, context: ServeContext, prompt: Sequence[int], nu
         ignore_eos=bool(body.ignore_eos),
         skip_special_tokens=body.skip_special_tokens if body.skip_special_tokens is not None else True,
         sampling=fields.to_sampling(body, vocabulary_size=context.card.vocabulary_size),
-        grammar=fields.to_grammar(body),
+        grammar=fields.to_grammar(body, context.config),
         logprobs=num_top,
         prompt_logprobs=num_top if echoes else prompt_top,
         timeout_s=body.timeout,

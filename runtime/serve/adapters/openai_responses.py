@@ -41,6 +41,7 @@ def to_chat_body(body: ResponsesBody, history: list[Any]) -> ChatBody:
         tool_choice=_tool_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
         response_format=_format(body.text),
+        json_options=body.json_options,
         metadata=body.metadata,
         user=body.user,
         prompt_cache_key=body.prompt_cache_key,

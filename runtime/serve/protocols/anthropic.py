@@ -35,4 +35,5 @@ class MessagesBody(msgspec.Struct, kw_only=True):
     output_format: dict[str, Json] | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    json_options: dict[str, Json] | None = None
     session_id: str | None = None

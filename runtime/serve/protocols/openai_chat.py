@@ -90,6 +90,8 @@ class GrammarFields(SamplingFields, kw_only=True):
     ebnf: str | None = None
     grammar: str | None = None
     json_schema: Json = None
+    json_options: dict[str, Json] | None = None
+    """Ours: `any_order`, `whitespace`, `unsupported` of the schemas that this request brings."""
 
 
 class ChatBody(GrammarFields, kw_only=True):

@@ -40,3 +40,4 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     prompt_cache_key: str | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    json_options: dict[str, Json] | None = None

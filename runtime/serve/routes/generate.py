@@ -104,7 +104,7 @@ def _spec(body: GenerateBody, params: GenerateParams, context: ServeContext, num
         ignore_eos=bool(params.ignore_eos),
         skip_special_tokens=params.skip_special_tokens if params.skip_special_tokens is not None else True,
         sampling=fields.to_sampling(params, vocabulary_size=context.card.vocabulary_size),
-        grammar=fields.to_grammar(params),
+        grammar=fields.to_grammar(params, context.config),
         logprobs=num_top if body.return_logprob else None,
         prompt_logprobs=num_top if from_prompt else None,
         prompt_logprobs_start=start or 0 if from_prompt else 0,

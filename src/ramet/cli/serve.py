@@ -55,6 +55,9 @@ def main(
     sort_tool_keys: Annotated[
         bool | None, typer.Option(help="One prompt for any key order in tools.", rich_help_panel=_CLIENTS)
     ] = None,
+    any_order: Annotated[
+        bool | None, typer.Option(help="Keys of JSON in any order, by default.", rich_help_panel=_CLIENTS)
+    ] = None,
     isolate_cache: Annotated[
         bool | None, typer.Option(help="A KV cache for each API key.", rich_help_panel=_CLIENTS)
     ] = None,
@@ -100,6 +103,7 @@ def main(
         host=host, port=port, served_name=served_name, tool_format=tool_format, reasoning_format=reasoning_format,
         splice=splice, append_history=append_history, strip_nonces=strip_nonces, isolate_cache=isolate_cache,
         max_body_bytes=max_body, sort_tool_keys=sort_tool_keys, request_templates=request_templates,
+        any_order=any_order,
         max_in_flight=max_in_flight, drain_s=drain_s, vllm_metric_names=vllm_metric_names, tracing=tracing,
         allow_origins=tuple(allow_origin) if allow_origin else None,
         api_keys=secrets_from(os.environ, api_key_file) or None,

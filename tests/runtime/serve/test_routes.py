@@ -177,6 +177,47 @@ async def test_what_the_grammar_deferred_is_judged_at_the_end(tags: str, broken:
     assert "uniqueItems" in refused["error"]["message"]
 
 
+@pytest.mark.parametrize(("answer", "broken"), [('["a", "a"]', ["/uniqueItems"]), ('["a", "b"]', [])])
+async def test_a_declared_schema_is_judged_at_the_end(answer: str, broken: list[str]) -> None:
+    schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    async with served(answer) as http:
+        refused = await post(http, "/v1/chat/completions", {**ASK, "response_format": wanted}, 400)
+        body = {**ASK, "response_format": wanted, "json_options": {"unsupported": "declare"}}
+        told = await post(http, "/v1/chat/completions", body)
+    assert "uniqueItems" in refused["error"]["message"]
+    assert [found["pointer"] for found in told["violations"]] == broken
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/completions", "/generate"])
+async def test_keys_come_in_any_order_where_a_request_or_the_server_says_so(path: str) -> None:
+    """The model says `b` first: the declared order makes it write `a` before."""
+    schema = {"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}}, "required": ["a", "b"]}
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    free = {"json_options": {"any_order": True, "whitespace": "compact"}}
+    compact = {"json_options": {"whitespace": "compact"}}
+    body: dict[str, Any] = {**ASK, "response_format": wanted, "max_tokens": 60}
+    if path == "/v1/responses":
+        body = {"input": "Hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}}
+    elif path == "/v1/completions":
+        body = {"prompt": "Hi", "response_format": wanted, "max_tokens": 60}
+
+    def asked(options: dict[str, Any]) -> dict[str, Any]:
+        if path != "/generate":
+            return {**body, **options}
+        return {"text": "Hi", "sampling_params": {"json_schema": schema, "max_new_tokens": 60, **options}}
+
+    said = '{"b":2,"a":1}'
+    async with served(said) as http:
+        texts = [json.dumps(await post(http, path, asked(options))) for options in (free, compact)]
+        bad = await post(http, path, asked({"json_options": {"order": "any"}}), 400)
+    async with served(said, config=ServeConfig(any_order=True)) as http:
+        texts.append(json.dumps(await post(http, path, asked(compact))))
+    inside = json.dumps(said)[1:-1]
+    assert [inside in text for text in texts] == [True, False, True]
+    assert bad["error"]["param"].endswith("json_options")
+
+
 async def test_a_template_from_a_client_is_a_program_and_needs_trust() -> None:
     endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     piece = {"type": "messages", "messages": ASK["messages"], "chat_template": endless}
