@@ -28,9 +28,9 @@ from ramet.runtime.kv.host_pages import HostPages
 from ramet.runtime.kv.page_folder import PageFolder
 from ramet.runtime.kv.tier import DiskTier, TierCosts
 from ramet.runtime.local_client import LocalClient
-from ramet.runtime.models.base import WeightReader, make_kv_pool
+from ramet.runtime.models.base import WeightReader, kv_bytes_per_token, make_kv_pool
 from ramet.runtime.models.config import ModelConfig
-from ramet.runtime.models.native import FormatChoice, NativeModel, build_native
+from ramet.runtime.models.native import KV_DTYPES, FormatChoice, NativeModel, build_native
 from ramet.runtime.scheduler.admission import PageAdmission
 from ramet.runtime.scheduler.cache import PrefixCache
 from ramet.runtime.scheduler.pace import StepPace
@@ -53,6 +53,7 @@ BytesRead = Callable[[int, int], None]
 """Bytes so far, bytes in all."""
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_KV_DTYPES = {**_DTYPES, "int8": torch.int8}
 _FORMATS: dict[str, FormatChoice] = {"auto": "auto", "bfloat16": "bf16", "float32": "fp32"}
 _LEAST_KV_TOKENS = 256
 _USUAL_KV_TOKENS = 65_536
@@ -74,6 +75,7 @@ class Options:
     dtype: str
     backend: str
     kv_tokens: int | None
+    kv_cache_dtype: str
     page_size: int
     context_length: int | None
     policy: OrderName
@@ -103,7 +105,10 @@ def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient
         torch.set_num_threads(options.num_threads)
     source = open_source(find_model(None if options.model is None else str(options.model)))
     num_pages = _plan_pages(options, source, device)
+    if device.type != "cpu" or options.backend != "auto":  # known before minutes of loading
+        _refuse_other_kv(options, is_native=options.backend == "native")
     loaded = _load(options, source, device, progress)
+    _refuse_other_kv(options, is_native=isinstance(loaded.model, NativeModel))
     allocator = PageAllocator(num_pages)
     compile_grammar = _grammar_compiler(loaded, limited=options.compile_limits)
     executor = _executor(options, loaded, allocator.pool_pages, compile_grammar)
@@ -116,6 +121,7 @@ def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient
 def _check(options: Options) -> None:
     for name, allowed in (
         ("dtype", ("auto", *_DTYPES)),
+        ("kv_cache_dtype", ("auto", *_KV_DTYPES)),
         ("backend", ("auto", "torch", "native")),
         ("policy", get_args(OrderName)),
     ):
@@ -162,6 +168,24 @@ def _dtype(options: Options) -> torch.dtype:
     return _DTYPES["bfloat16" if options.dtype == "auto" else options.dtype]
 
 
+def _kv_dtype(options: Options) -> torch.dtype:
+    return _dtype(options) if options.kv_cache_dtype == "auto" else _KV_DTYPES[options.kv_cache_dtype]
+
+
+def _refuse_other_kv(options: Options, *, is_native: bool) -> None:
+    """Who computes writes pages of a few dtypes: any other is refused, never replaced."""
+    wanted = _kv_dtype(options)
+    possible = tuple(KV_DTYPES) if is_native else (_dtype(options), torch.int8)
+    if wanted not in possible:
+        who = "the native backend" if is_native else f"a model in {_name(_dtype(options))} on torch"
+        hint = f"It takes {', '.join(_name(dtype) for dtype in possible)}."
+        raise NotBuilt(f"--kv-cache-dtype {_name(wanted)} with {who}", hint=hint)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _plan_pages(options: Options, source: WeightSource, device: torch.device) -> int:
     """KV pages, before anything is read. Raises NotEnoughMemory."""
     config, dtype = source.config.with_context_length(options.context_length), _dtype(options)
@@ -173,6 +197,7 @@ def _plan_pages(options: Options, source: WeightSource, device: torch.device) ->
         dtype=dtype,
         free_bytes=free,
         max_step_tokens=_step_tokens(options),
+        kv_dtype=_kv_dtype(options),
     )
     kv_tokens = options.kv_tokens
     if kv_tokens is None:
@@ -182,7 +207,7 @@ def _plan_pages(options: Options, source: WeightSource, device: torch.device) ->
             if device.type == "cuda"
             else (_CPU_SHARE, max(_USUAL_KV_TOKENS, 2 * config.context_length))
         )
-        fitting = int(left * share) // config.kv_bytes_per_token(dtype.itemsize)
+        fitting = int(left * share) // kv_bytes_per_token(config, _kv_dtype(options))
         kv_tokens = max(_LEAST_KV_TOKENS, min(fitting, most))
     plan(kv_tokens=kv_tokens)
     return -(-kv_tokens // options.page_size)
@@ -244,7 +269,7 @@ def _grammar_compiler(loaded: LoadedModel, *, limited: bool) -> "Callable[[Spec]
 def _executor(
     options: Options, loaded: LoadedModel, pool_pages: int, compile_grammar: "Callable[[Spec], CompiledGrammar]"
 ) -> LocalExecutor:
-    kv = make_kv_pool(loaded.config, pool_pages, options.page_size, loaded.dtype, loaded.device)
+    kv = make_kv_pool(loaded.config, pool_pages, options.page_size, _kv_dtype(options), loaded.device)
     return LocalExecutor(
         loaded.model,
         kv,
@@ -271,7 +296,8 @@ def _disk_tier(
     if (store := _store(options)) is None:
         return None
     mover = executor.mover = PageMover(executor.kv, store)
-    how = f"{model_fingerprint} {type(loaded.model).__name__} {options.dtype} {loaded.dtype} {loaded.device.type}"
+    made = f"{type(loaded.model).__name__} {options.dtype} {loaded.dtype} {executor.kv.dtype} {loaded.device.type}"
+    how = f"{model_fingerprint} {made}"
     known = calibration.load(how)
     costs = TierCosts(
         read_s_per_page=known.read_s(mover.page_bytes) if known else None,
@@ -335,7 +361,8 @@ def _card(options: Options, loaded: LoadedModel, num_pages: int) -> ModelCard:
         has_chat_template=template is not None,
         chat_template=template,
         tool_use_template=None if options.chat_template else loaded.chat_templates.get("tool_use"),
-        dtype=str(loaded.dtype).removeprefix("torch."),
+        dtype=_name(loaded.dtype),
+        kv_dtype=_name(_kv_dtype(options)),
         device=str(loaded.device),
         num_pages=num_pages,
         page_size=options.page_size,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Backend = Literal["auto", "torch", "native"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+KvDType = Literal["auto", "float32", "bfloat16", "float16", "int8"]
 
 
 def build_engine(
@@ -26,6 +27,7 @@ def build_engine(
     dtype: DType = "auto",
     backend: Backend = "auto",
     kv_tokens: int | None = None,
+    kv_cache_dtype: KvDType = "auto",
     page_size: int = 16,
     context_length: int | None = None,
     policy: OrderName = "lpm",
@@ -46,9 +48,12 @@ def build_engine(
 
     model            a folder with config.json, a .gguf file, the name of a found model; None: the embedded default
     device           "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1"
-    dtype            of weights and KV. "auto": bfloat16; on the native backend, the weights as their file has them
+    dtype            of weights, and of KV unless kv_cache_dtype says. "auto": bfloat16; on the native backend, the
+                     weights as their file has them
     backend          who computes on a CPU: "native" code, "torch", or "auto": native where it can be built
     kv_tokens        tokens of KV to keep room for; None: what is free, within reason
+    kv_cache_dtype   of keys and values in the cache. "auto": as dtype. "int8" takes half of bfloat16's memory and is
+                     not exact (docs/kernels.md)
     page_size        tokens of a KV page, 1 to 64
     context_length   longest branch, in tokens; None: what the model was made for
     policy           who goes first: "fcfs"; "lpm", the longest cached prefix; of whole programs "las", "atlas",
@@ -83,6 +88,7 @@ def build_engine(
         dtype=dtype,
         backend=backend,
         kv_tokens=kv_tokens,
+        kv_cache_dtype=kv_cache_dtype,
         page_size=page_size,
         context_length=context_length,
         policy=policy,

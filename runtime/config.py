@@ -53,6 +53,7 @@ class ModelOptions:
     backend: str | None = None
     context_length: int | None = None
     kv_tokens: int | None = None
+    kv_cache_dtype: str | None = None
     page_size: int | None = None
     policy: str | None = None
 

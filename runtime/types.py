@@ -266,6 +266,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     tool_use_template: str | None = None
     """The model's own template for conversations with tools, where it has one beside `chat_template`."""
     dtype: str = "float32"
+    kv_dtype: str = ""
+    """Of the KV pages; "": as `dtype`."""
     device: str = "cpu"
     num_pages: int = 0
     page_size: int = 16

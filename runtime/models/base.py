@@ -50,6 +50,12 @@ class WeightReader(Protocol):
         ...
 
 
+def kv_bytes_per_token(config: ModelConfig, dtype: torch.dtype) -> int:
+    """What one token takes in a pool of this dtype: keys and values of all layers, and the scales of int8."""
+    scales = 2 * config.num_layers * config.num_kv_heads * SCALE_DTYPE.itemsize if dtype == torch.int8 else 0
+    return config.kv_bytes_per_token(dtype.itemsize) + scales
+
+
 def make_kv_pool(
     config: ModelConfig, num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device | str
 ) -> KVPool:

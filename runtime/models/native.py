@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 FormatChoice = Literal["auto", "w4", "w8", "bf16", "fp32"]
 
 _PLAIN_SOURCES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
-_KV_TYPES = {torch.bfloat16: 0, torch.float32: 1, torch.int8: 2}
+KV_DTYPES = {torch.bfloat16: 0, torch.float32: 1, torch.int8: 2}
 
 
 def build_native(
@@ -158,7 +158,7 @@ class NativeModel:
             group_rows=groups.rows,
             group_shared=groups.shared,
             kv=ctypes.addressof(pool),
-            kv_type=_KV_TYPES[kv.dtype],
+            kv_type=KV_DTYPES[kv.dtype],
             page_size=kv.page_size,
             num_pages=kv.keys[0].shape[0],
             logits=logits.data_ptr(),
@@ -179,7 +179,7 @@ class NativeModel:
             return self._pool_layers
         config = self.config
         shape = (config.num_kv_heads, config.head_dim)
-        if kv.dtype not in _KV_TYPES or len(kv.keys) != config.num_layers:
+        if kv.dtype not in KV_DTYPES or len(kv.keys) != config.num_layers:
             raise EngineFailed(
                 f"KV pool of {len(kv.keys)} layers, {kv.dtype}: the model has {config.num_layers} layers"
             )

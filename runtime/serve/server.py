@@ -146,9 +146,10 @@ class Server:
         name = self._config.served_name or card.name
         size = f"{card.model_type}, {card.parameters / 1e6:.0f}M parameters, {card.dtype} on {card.device}"
         body = '{"messages": [{"role": "user", "content": "Hello"}]}'
+        kv = f"{card.kv_dtype} KV memory" if card.kv_dtype not in ("", card.dtype) else "KV memory"
         lines = [
             f"ramet: {name} ready in {time.perf_counter() - self._began:.1f} s at {base}",
-            f"  {size}, context {card.context_length}, KV memory for {card.num_pages * card.page_size} tokens",
+            f"  {size}, context {card.context_length}, {kv} for {card.num_pages * card.page_size} tokens",
             f"  curl {base}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
             f'  python: openai.OpenAI(base_url="{base}/v1", api_key="none")',
             f"  {base}/docs, {base}/metrics",

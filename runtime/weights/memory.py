@@ -1,7 +1,7 @@
 """Will it fit? Arithmetic before anything is read: a load that can't work fails at once, with numbers.
 
 weights      parameters * bytes of the dtype (a tied output matrix counts once)
-KV pages     tokens * 2 * layers * key heads * head size * bytes of the dtype
+KV pages     tokens * 2 * layers * key heads * head size * bytes of the pages' dtype, and the scales of int8 pages
 activations  the widest step: its rows of the feed-forward and the logits of the rows that sample
 """
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from ramet.runtime.errors import NotEnoughMemory
+from ramet.runtime.models.base import kv_bytes_per_token
 from ramet.runtime.models.config import ModelConfig
 
 _SAMPLED_ROWS = 64
@@ -43,20 +44,23 @@ def plan_memory(
     free_bytes: int,
     *,
     max_step_tokens: int = 2048,
+    kv_dtype: torch.dtype | None = None,
 ) -> MemoryPlan:
     """Weigh `num_params_bytes` of weights, `kv_tokens` of KV and a step against `free_bytes`.
+
+    kv_dtype  of the pages; None: `dtype`
 
     Raises NotEnoughMemory with the numbers and the flag that would fit.
     """
     plan = MemoryPlan(
         weight_bytes=num_params_bytes,
-        kv_bytes=kv_tokens * config.kv_bytes_per_token(dtype.itemsize),
+        kv_bytes=kv_tokens * kv_bytes_per_token(config, kv_dtype or dtype),
         activation_bytes=_activation_bytes(config, dtype, max_step_tokens),
         free_bytes=free_bytes,
         kv_tokens=kv_tokens,
     )
     if plan.total_bytes > free_bytes:
-        raise NotEnoughMemory(_explain(plan, config, dtype))
+        raise NotEnoughMemory(_explain(plan, config, dtype, kv_dtype or dtype))
     return plan
 
 
@@ -86,17 +90,17 @@ def _activation_bytes(config: ModelConfig, dtype: torch.dtype, step_tokens: int)
     return step_tokens * widest * dtype.itemsize + _SAMPLED_ROWS * config.vocab_size * 4
 
 
-def _explain(plan: MemoryPlan, config: ModelConfig, dtype: torch.dtype) -> str:
+def _explain(plan: MemoryPlan, config: ModelConfig, dtype: torch.dtype, kv_dtype: torch.dtype) -> str:
     numbers = (
         f"weights {_size(plan.weight_bytes)} + KV of {plan.kv_tokens:,} tokens {_size(plan.kv_bytes)} + activations "
         f"{_size(plan.activation_bytes)} = {_size(plan.total_bytes)}, but {_size(plan.free_bytes)} are free."
     )
-    return f"{numbers} {_what_fits(plan, config, dtype)}"
+    return f"{numbers} {_what_fits(plan, config, dtype, kv_dtype)}"
 
 
-def _what_fits(plan: MemoryPlan, config: ModelConfig, dtype: torch.dtype) -> str:
+def _what_fits(plan: MemoryPlan, config: ModelConfig, dtype: torch.dtype, kv_dtype: torch.dtype) -> str:
     left = plan.free_bytes - plan.weight_bytes - plan.activation_bytes
-    fitting = left // config.kv_bytes_per_token(dtype.itemsize) // 16 * 16
+    fitting = left // kv_bytes_per_token(config, kv_dtype) // 16 * 16
     if fitting >= _LEAST_KV_TOKENS:
         shorter = f" and --context-length {fitting}" if fitting < config.context_length else ""
         return f"--kv-tokens {fitting}{shorter} would fit."

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,14 +65,14 @@ async def departing(
 
 
 @contextlib.contextmanager
-def serve(*arguments: str, within_s: float = 60) -> Iterator[Served]:
+def serve(*arguments: str, within_s: float = 60, environment: Mapping[str, str] = {}) -> Iterator[Served]:
     """Start on a free port, wait until it is ready, stop by SIGTERM."""
     began = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "ramet", "serve", "--port", "0", "--log-level", "warning", *arguments],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
         start_new_session=True,  # as a shell gives each command a group of its own
     )
     try:

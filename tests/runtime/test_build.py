@@ -3,11 +3,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ramet.runtime.build import build_engine
-from ramet.runtime.errors import BadRequest, ModelNotFound, NotEnoughMemory, RametError
+from ramet.runtime.errors import BadRequest, ModelNotFound, NotBuilt, NotEnoughMemory, RametError
 from ramet.runtime.weights.discover import find_default_model
 
 
@@ -29,6 +30,7 @@ def has_default_model() -> bool:
         ("device", "cuda:77"),
         ("page_size", 0),
         ("page_size", 65),
+        ("kv_cache_dtype", "fp8"),
         ("kv_tokens", 1),
         ("context_length", 0),
         ("max_running", 0),
@@ -50,6 +52,20 @@ def test_a_model_that_is_not_there_is_named() -> None:
 def test_too_little_memory_is_told_before_anything_is_read() -> None:
     with pytest.raises(NotEnoughMemory, match=r"--kv-tokens \d+ would fit"):
         build_engine(kv_tokens=10**12)
+
+
+@pytest.mark.skipif(not has_default_model(), reason="the embedded model is not installed")
+@pytest.mark.parametrize(
+    ("settings", "takes"),
+    [
+        ({"kv_cache_dtype": "float16", "backend": "native"}, "bfloat16, float32, int8"),
+        ({"kv_cache_dtype": "float16"}, "bfloat16, float32, int8"),
+        ({"kv_cache_dtype": "float32", "backend": "torch", "device": "cpu"}, "bfloat16, int8"),
+    ],
+)
+def test_kv_of_a_type_that_nobody_writes_is_refused(settings: dict[str, Any], takes: str) -> None:
+    with pytest.raises(NotBuilt, match=f"{settings['kv_cache_dtype']}.*It takes {takes}"):
+        build_engine(kv_tokens=1024, **settings)
 
 
 def test_importing_build_imports_no_torch() -> None:

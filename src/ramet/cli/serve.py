@@ -68,6 +68,9 @@ def main(
     backend: Annotated[str | None, typer.Option(help="auto, native or torch.", rich_help_panel=_MODEL)] = None,
     context_length: Annotated[int | None, typer.Option(help="Tokens of one sequence.", rich_help_panel=_MODEL)] = None,
     kv_tokens: Annotated[int | None, typer.Option(help="Tokens of KV memory.", rich_help_panel=_MODEL)] = None,
+    kv_cache_dtype: Annotated[
+        str | None, typer.Option(help="auto, bfloat16, float32, float16 or int8 (half).", rich_help_panel=_MODEL)
+    ] = None,
     page_size: Annotated[int | None, typer.Option(help="Tokens of a KV page, 1 to 64.", rich_help_panel=_MODEL)] = None,
     kv_disk: Annotated[
         Path | None,
@@ -117,7 +120,7 @@ def main(
         ModelOptions,
         dict(
             model=model or model_option, device=device, dtype=dtype, backend=backend, context_length=context_length,
-            kv_tokens=kv_tokens, page_size=page_size, policy=policy,
+            kv_tokens=kv_tokens, kv_cache_dtype=kv_cache_dtype, page_size=page_size, policy=policy,
         ),
     )  # fmt: skip
     engine = dict(

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from ramet.runtime.errors import NotEnoughMemory
+from ramet.runtime.models.base import kv_bytes_per_token, make_kv_pool
 from ramet.runtime.models.config import ModelConfig, RopeConfig
 from ramet.runtime.weights.memory import free_memory_bytes, plan_memory
 
@@ -20,6 +21,14 @@ def test_kv_bytes_are_layers_times_heads_times_two() -> None:
     plan = plan_memory(CONFIG, 10 * MB, 1000, torch.bfloat16, 1000 * MB)
     assert plan.kv_bytes == 1000 * 2 * 4 * 2 * 16 * 2
     assert plan.total_bytes == plan.weight_bytes + plan.kv_bytes + plan.activation_bytes
+
+
+def test_int8_pages_take_a_byte_a_value_and_a_scale_a_head() -> None:
+    plan = plan_memory(CONFIG, 10 * MB, 1000, torch.bfloat16, 1000 * MB, kv_dtype=torch.int8)
+    assert plan.kv_bytes == 1000 * 2 * 4 * 2 * (16 + 2)
+    pool = make_kv_pool(CONFIG, 10, 4, torch.int8, "cpu")
+    tensors = (*pool.keys, *pool.values, *(pool.key_scales or ()), *(pool.value_scales or ()))
+    assert sum(tensor.nbytes for tensor in tensors) == 40 * kv_bytes_per_token(CONFIG, torch.int8)
 
 
 def test_named_flag_does_fit() -> None:
