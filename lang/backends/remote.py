@@ -15,6 +15,7 @@ import msgspec
 
 from ramet.lang.backends.base import ConnectOnce
 from ramet.lang.backends.http import HttpClient, Refused, Response
+from ramet.lang.backends.patience import once_ready
 from ramet.runtime.client import EngineClient
 from ramet.runtime.errors import EngineFailed, NotBuilt, RametError
 from ramet.runtime.failures import to_error
@@ -180,7 +181,10 @@ def _path(branch: BranchHandle, verb: str | None = None) -> str:
 
 
 class RuntimeEndpoint(ConnectOnce):
-    """A running `ramet serve`: `RuntimeEndpoint("http://localhost:8000")`."""
+    """A running `ramet serve`: `RuntimeEndpoint("http://localhost:8000")`.
+
+    wait_s  how long the first use may wait for a server that is still loading, seconds; 0: not at all
+    """
 
     def __init__(
         self,
@@ -189,16 +193,21 @@ class RuntimeEndpoint(ConnectOnce):
         verify: bool | str = True,
         chat_template_name: str | None = None,
         headers: Mapping[str, str] | None = None,
+        wait_s: float = 300.0,
     ) -> None:
         super().__init__()
+        self._wait_s = wait_s
         if chat_template_name is not None:
             raise NotBuilt("chat_template_name", hint="The server renders with the model's own template.")
         authorization = {"authorization": f"Bearer {api_key}"} if api_key is not None else {}
         self._http = HttpClient(base_url, headers={**authorization, **(headers or {})}, verify=verify)
 
     async def _connect(self) -> EngineClient:
-        card = await ask(self._http, "GET", "/v1/engine/card", None, ModelCard)
+        card = await once_ready(self._http, self._ask_card, self._wait_s)
         return RemoteClient(self._http, card)
+
+    async def _ask_card(self) -> ModelCard:
+        return await ask(self._http, "GET", "/v1/engine/card", None, ModelCard)
 
     def close(self) -> None:
         """Close the idle connections."""

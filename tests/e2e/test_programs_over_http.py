@@ -1,6 +1,8 @@
 """A program runs the same in process and over HTTP: the words, the choice, the forks, what the cache saved."""
 
 import importlib.util
+import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +38,21 @@ def plan(s: ramet.State) -> None:
 def server() -> Iterator[Served]:
     with serve("--kv-tokens", "16384") as served:
         yield served
+
+
+def test_a_program_that_starts_with_its_server_waits_for_it() -> None:
+    """As a newcomer starts both: the program connects before the port is open."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    arguments = ["--port", str(port), "--kv-tokens", "4096", "--log-level", "warning"]
+    process = subprocess.Popen([sys.executable, "-P", "-m", "ramet", "serve", *arguments], stdout=subprocess.DEVNULL)
+    try:
+        state = plan.run(backend=ramet.RuntimeEndpoint(f"http://127.0.0.1:{port}", wait_s=60))
+        assert state["nice"] in ("yes", "no", "maybe")
+    finally:
+        process.terminate()
+        process.wait(20)
 
 
 def test_a_program_says_the_same_near_and_far(server: Served) -> None:

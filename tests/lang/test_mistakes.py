@@ -216,7 +216,7 @@ def test_wrong_settings_of_an_engine_are_told_before_anything_loads() -> None:
 
 def test_a_server_that_is_not_there() -> None:
     with pytest.raises(Unavailable, match=r"nobody answers at http://127.0.0.1:9.*`ramet serve` starts one") as caught:
-        tip.run("x", backend=ramet.RuntimeEndpoint("http://127.0.0.1:9"))
+        tip.run("x", backend=ramet.RuntimeEndpoint("http://127.0.0.1:9", wait_s=0))
     assert "<unknown>" not in "".join(getattr(caught.value, "__notes__", []))
 
 

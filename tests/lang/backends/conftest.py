@@ -32,7 +32,19 @@ class Server:
 
     async def start(self) -> None:
         self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+        self.port = self.server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    async def open_again_after(self, seconds: float) -> None:
+        """Nobody answers for so long."""
+        self.server.close()
+        await self.server.wait_closed()
+
+        async def later() -> None:
+            await asyncio.sleep(seconds)
+            self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+
+        self.opening = asyncio.create_task(later())
 
     async def stop(self) -> None:
         self.server.close()

@@ -1,5 +1,6 @@
 """A program over HTTP runs as it does here: same texts, values, usage, errors; cancelling reaches the server."""
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import ramet
 from ramet import RuntimeEndpoint, State, assistant, function, gen, select, user
 from ramet.lang.backends.http import HttpClient
 from ramet.lang.backends.scripted import ScriptedClient
+from ramet.lang.loop import PROGRAMS
 from ramet.runtime.errors import BadRequest, EngineFailed, NotBuilt, NotFound, TimedOut, Unavailable
 
 Serve = Callable[..., Any]
@@ -119,11 +121,56 @@ def test_cancelling_closes_the_stream_and_the_server_aborts(serve: Serve, native
 
 def test_nobody_there() -> None:
     with pytest.raises(Unavailable, match="nobody answers"):
-        RuntimeEndpoint("http://127.0.0.1:9").ready()
+        RuntimeEndpoint("http://127.0.0.1:9", wait_s=0).ready()
     with pytest.raises(BadRequest, match="http"):
         HttpClient("ftp://host")
     with pytest.raises(NotBuilt):
         RuntimeEndpoint("http://127.0.0.1:9", chat_template_name="x")
+
+
+def still_loading(handler: Any, num_refusals: float, status: str = "loading") -> Any:
+    """A server whose engine takes so many requests to load."""
+    asked: list[str] = []
+
+    async def handle(method: str, path: str, body: bytes) -> Any:
+        if path == "/ready":
+            return {"status": status, "loading": {"bytes_done": 2e6, "bytes_total": 9e6}}
+        asked.append(path)
+        if len(asked) <= num_refusals:
+            raise Unavailable(f"the engine is {status}", retry_after_s=2)
+        return await handler(method, path, body)
+
+    return handle
+
+
+def test_a_server_that_still_loads_is_waited_for(
+    serve: Serve, native_handler: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = serve(still_loading(native_handler(ScriptedClient("abc")), 3)).url
+    assert program.run(backend=RuntimeEndpoint(url))["a"] == "abc"
+    assert [record.getMessage() for record in caplog.records] == [
+        f"waiting for {url}: the engine is loading (2 of 9 MB)"
+    ]
+
+
+def test_a_server_that_never_gets_ready_is_told_with_its_state(serve: Serve, native_handler: Any) -> None:
+    url = serve(still_loading(native_handler(ScriptedClient()), math.inf)).url
+    with pytest.raises(Unavailable, match=r"not ready after \d+ s: the engine is loading \(2 of 9 MB\).*wait_s"):
+        RuntimeEndpoint(url, wait_s=0.3).ready()
+
+
+def test_an_engine_that_is_gone_is_not_waited_for(serve: Serve, native_handler: Any) -> None:
+    url = serve(still_loading(native_handler(ScriptedClient()), math.inf, "failed")).url
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match="the engine is failed"):
+        RuntimeEndpoint(url).ready()
+    assert time.monotonic() - began < 5
+
+
+def test_a_server_that_opens_its_port_later_is_waited_for(serve: Serve, native_handler: Any) -> None:
+    server = serve(native_handler(ScriptedClient()))
+    PROGRAMS.start(server.open_again_after(0.5)).result(5)
+    assert RuntimeEndpoint(server.url).ready().name == "scripted"
 
 
 def test_engine_verbs(serve: Serve, native_handler: Any) -> None:
