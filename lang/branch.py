@@ -16,7 +16,7 @@ from ramet.lang.calls import ToolCall, parse_calls
 from ramet.lang.hints import GAPS
 from ramet.lang.interpreter import Lane
 from ramet.lang.loop import PROGRAMS, wait_async
-from ramet.lang.options import declared_schema, to_spec
+from ramet.lang.options import to_spec
 from ramet.lang.site import Site, caller
 from ramet.lang.suggest import did_you_mean
 from ramet.lang.tools import EarlyCalls, Tool, ToolResult, by_name, run_calls
@@ -153,7 +153,6 @@ class Branch:
         slot.samples = [Slot(None, slot.what, slot.site) for _ in range((options.get("n") or 1) - 1)]
         for one in (slot, *slot.samples):
             one.decoder = decoder
-            one.declared_schema = declared_schema(spec.grammar)
         slot.wants_token_texts = bool(options.get("return_text_in_logprobs"))
         self._offer(tools)
         if eager:

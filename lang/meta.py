@@ -20,8 +20,8 @@ def meta_info(slot: Slot) -> dict[str, Any]:
         info["timings"] = msgspec.to_builtins(slot.finished.timings)
         if slot.finished.ledger is not None:
             info["ledger"] = slot.finished.ledger
-            if any(entry.get("status") == "deferred" for entry in slot.finished.ledger):
-                info["violations"] = _violations(slot)
+        if slot.finished.violations is not None:
+            info["violations"] = slot.finished.violations
         if slot.finished.miss is not None:
             info["miss"] = slot.finished.miss
         if slot.finished.prompt_logprobs is not None:
@@ -29,16 +29,6 @@ def meta_info(slot: Slot) -> dict[str, Any]:
     if slot.logprobs:
         info |= _logprobs(slot, "output", slot.logprobs)
     return info
-
-
-def _violations(slot: Slot) -> list[dict[str, str]] | None:
-    """What the finished value fails of the schema whose keywords were deferred in part; None: nothing to judge by."""
-    from ramet.constrained.json_schema.lower import judge
-
-    if slot.declared_schema is None or not slot.text.done():
-        return None
-    failures = judge(slot.declared_schema, slot.text.result())
-    return [{"pointer": failure.pointer, "at": failure.at} for failure in failures]
 
 
 def _counts(slot: Slot) -> dict[str, int]:

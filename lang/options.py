@@ -11,7 +11,6 @@ from typing import Any, Literal, TypedDict, get_type_hints
 import msgspec
 
 from ramet.constrained.json_options import JsonOptions
-from ramet.constrained.spec import JsonSchema, Spec
 from ramet.lang.dtype import Decoder, constraint_of
 from ramet.lang.suggest import did_you_mean
 from ramet.runtime.errors import BadRequest, NotBuilt
@@ -179,11 +178,6 @@ def to_spec(merged: Mapping[str, Any], *, relaxed: bool) -> tuple[GenerateSpec, 
         **_logprobs(merged),
     )
     return spec, decode
-
-
-def declared_schema(grammar: Spec | None) -> str | None:
-    """The schema's text, where what no grammar can hold is to be checked at the end."""
-    return grammar.schema if isinstance(grammar, JsonSchema) and grammar.unsupported == "declare" else None
 
 
 def _logprobs(options: Mapping[str, Any]) -> dict[str, Any]:

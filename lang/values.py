@@ -120,8 +120,6 @@ class Slot:
         self.token_texts: dict[int, str] | None = None
         """Token -> text, where `return_text_in_logprobs` asked for it."""
         self.wants_token_texts = False
-        self.declared_schema: str | None = None
-        """The schema with which the value is judged, where keywords of it may have been deferred."""
 
     @property
     def usage(self) -> Usage:

@@ -13,7 +13,7 @@ import itertools
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 import msgspec
 
@@ -38,6 +38,7 @@ from ramet.runtime.scheduler.token_row import TokenRow
 from ramet.runtime.selection import counts_end, needs_unconditional
 from ramet.runtime.types import (
     BranchHandle,
+    Delta,
     EngineStatistics,
     Event,
     Finished,
@@ -71,6 +72,8 @@ class CompiledGrammar(Protocol):
 
 GrammarCompiler = Callable[[Spec], CompiledGrammar]
 """Raises GrammarRefused."""
+
+Ledger = list[dict[str, str]]
 
 
 class LocalClient:
@@ -272,26 +275,46 @@ class LocalClient:
     async def generate(self, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Event]:
         ledger = await self._prepare_grammar(spec)
         await self._tokenise_ahead(branch)
-        async with aclosing(self._events(*self._begin_turn(branch, spec), ledger)) as events:
+        async with aclosing(self._events(*self._begin_turn(branch, spec), spec, ledger)) as events:
             async for event in events:
                 yield event
 
     async def _events(
-        self, request_id: int, stream: EventStream, ledger: list[dict[str, str]] | None
+        self,
+        request_id: int,
+        stream: EventStream,
+        spec: GenerateSpec,
+        ledger: Ledger | None,
+        said_before: Sequence[int] = (),
     ) -> AsyncGenerator[Event]:
         """Of a turn that was submitted; whoever stops listening aborts it."""
+        output = list(said_before)
+        must_judge = ledger is not None and any(entry["status"] == "deferred" for entry in ledger)
         try:
             while not stream.is_over or stream.has_events:
                 event = await stream.next()
+                if must_judge and isinstance(event, Delta):
+                    output += event.tokens
                 if ledger is not None and isinstance(event, Finished):
-                    event = msgspec.structs.replace(event, ledger=ledger)
+                    found = await self._violations(spec, output) if must_judge else None
+                    event = msgspec.structs.replace(event, ledger=ledger, violations=found)
                 yield event
         finally:
             if not stream.is_over:
                 self._abort_soon(request_id)
                 await stream.wait_until_over()
 
-    async def _prepare_grammar(self, spec: GenerateSpec) -> list[dict[str, str]] | None:
+    async def _violations(self, spec: GenerateSpec, output: Sequence[int]) -> list[dict[str, object]]:
+        """What no grammar could hold, judged on a thread of its own: a hostile schema costs its own request."""
+        from ramet.constrained.judge import Compile, judge  # late: most engines never come here
+
+        assert spec.grammar is not None
+        assert self._compile_grammar is not None
+        compile = cast(Compile, self._compile_grammar)
+        found = await asyncio.to_thread(judge, spec.grammar, output, compile)
+        return [msgspec.to_builtins(violation) for violation in found]
+
+    async def _prepare_grammar(self, spec: GenerateSpec) -> Ledger | None:
         """Compile it where no step waits for that, so that a bad one is refused here and a good one is ready; its
         ledger."""
         if spec.grammar is None:
@@ -427,11 +450,13 @@ class LocalClient:
         if turn is None:
             raise BadRequest(expected="a branch restored in the middle of a generation", got=branch, at="$.branch")
         ledger = await self._prepare_grammar(turn.spec)
-        async with aclosing(self._events(*self._go_on(branch, turn), ledger)) as events:
+        request_id, stream, said_before = self._go_on(branch, turn)
+        async with aclosing(self._events(request_id, stream, turn.spec, ledger, said_before)) as events:
             async for event in events:
                 yield event
 
-    def _go_on(self, handle: BranchHandle, turn: SavedTurn) -> tuple[int, EventStream]:
+    def _go_on(self, handle: BranchHandle, turn: SavedTurn) -> tuple[int, EventStream, Sequence[int]]:
+        """The request and its events, and the tokens that were generated before."""
         self._require_life()
         with self._lock:
             branch = self._branches.get(handle)
@@ -443,7 +468,7 @@ class LocalClient:
             decoder = self._decoder(turn.spec, turn.at_text_start)
             request = self._request(branch, branch.tokens, turn.spec, decoder)
             request.num_generated, request.generated_text = len(output), decoder.push(output).text
-        return request.request_id, self._run_turn(branch, request, turn)
+        return request.request_id, self._run_turn(branch, request, turn), output
 
     # Choices ---------------------------------------------------------------------------------------------------------
 

@@ -219,6 +219,9 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished"):
     prompt_logprobs: list[TokenLogprob] | None = None
     ledger: list[dict[str, str]] | None = None
     """Of its grammar, where there was one: {pointer, keyword, status, reason}."""
+    violations: list[dict[str, object]] | None = None
+    """What the output fails of keywords that the ledger calls deferred: {part, pointer, at, schema}. None: there were
+    none, so nothing had to be judged."""
     miss: dict[str, object] | None = None
     """Why the cache missed what it missed: {cause, at_token, ...} (telemetry/explain)."""
 

@@ -4,7 +4,6 @@
 one, says so in the ledger, and `validate_final` checks the finished value against all of them.
 """
 
-import json
 from dataclasses import dataclass
 
 from ramet.constrained.automaton import ir
@@ -55,15 +54,6 @@ def lower_object(spec: JsonObject) -> Lowered:
 def validate_final(schema: str, value: Json) -> list[Failure]:
     """What a finished value fails of a schema's text, deferred keywords included; empty for a valid value."""
     return failures(Document(json_text.parse(schema)), value)
-
-
-def judge(schema: str, text: str) -> list[Failure]:
-    """The same of a finished text; one that is no JSON, cut by its length perhaps, fails at the root."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return [Failure(pointer="", at="")]
-    return validate_final(schema, value)
 
 
 def _lower(spec: JsonSchema) -> Lowered:

@@ -5,22 +5,23 @@ shares the document with the automata and nothing of the algebra, so it is a sec
 fractions, equality is JSON Schema's. Patterns and formats run on automata, never on a backtracking engine.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ramet.constrained.json_schema import formats
 from ramet.constrained.json_schema.document import Document, Literal_, Schema
-from ramet.constrained.json_schema.text import Json, identity, is_number, refuse, to_fraction
+from ramet.constrained.json_schema.text import Json, escape, identity, is_number, refuse, to_fraction
 from ramet.constrained.regex.language import language
 from ramet.runtime.errors import GrammarRefused
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A keyword that a value fails."""
+    """A keyword that a value fails: the innermost one, unless it stands in a choice (`anyOf`, `oneOf`, `not`,
+    `contains`), which fails as a whole."""
 
     pointer: str
-    """Of the keyword in the schema."""
+    """Of the keyword in the schema, by the way that led to it; behind a `$ref` from where that points."""
     at: str
     """Of the offending part in the value."""
 
@@ -29,6 +30,8 @@ class Failure:
 class _Outcome:
     """What a subschema found: its failures and what it has evaluated of the value."""
 
+    pointer: str
+    """Of the subschema."""
     failures: list[Failure] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
     items: set[int] = field(default_factory=set)
@@ -59,12 +62,13 @@ class _Validation:
         self.document = document
         self._open: set[tuple[int, int]] = set()
 
-    def of(self, literal: Literal_, value: Json, at: str) -> _Outcome:
+    def of(self, literal: Literal_, value: Json, at: str, pointer: str | None = None) -> _Outcome:
+        """`pointer`: the way to this schema; None: the first place that says the same."""
         schema = self.document.schema(literal)
-        outcome = _Outcome()
+        outcome = _Outcome(schema.pointer if pointer is None else pointer)
         if isinstance(schema.value, bool):
             if not schema.value:
-                outcome.failures.append(Failure(schema.pointer, at))
+                outcome.failures.append(Failure(outcome.pointer, at))
             return outcome
         key = (schema.number, id(value))
         if key in self._open:  # a reference to itself: adds nothing (compilation refuses such schemas)
@@ -89,7 +93,12 @@ class _Validation:
             except (TypeError, ValueError, AssertionError):
                 refuse("a valid JSON Schema", schema.value[name], f"{schema.pointer}/{name}", code="invalid_schema")
             if not holds:
-                outcome.failures.append(Failure(f"{schema.pointer}/{name}", at))
+                outcome.failures.append(Failure(f"{outcome.pointer}/{name}", at))
+
+    def child(self, schema: Schema, outcome: _Outcome, value: Json, at: str, *path: str | int) -> _Outcome:
+        """The outcome of the subschema at `path` within `schema`."""
+        pointer = outcome.pointer + "".join(f"/{escape(str(part))}" for part in path)
+        return self.of(self.document.child(schema, *path), value, at, pointer)
 
     def passes(self, literal: Literal_, value: Json) -> bool:
         return self.of(literal, value, "").passes
@@ -180,17 +189,25 @@ def _unique(values: Json, wanted: Json) -> bool:
 
 
 def _all_of(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
-    passed = [_into(v, literal, value, at, outcome) for literal in _literals(v, schema, "allOf")]  # each leaves notes
-    return all(passed)
+    for index in range(_length(schema, "allOf")):
+        _must(v.child(schema, outcome, value, at, "allOf", index), outcome, in_place=True)
+    return True
 
 
 def _any_of(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
-    passed = [_into(v, literal, value, at, outcome) for literal in _literals(v, schema, "anyOf")]  # each leaves notes
-    return any(passed)
+    return _num_passed(v, schema, value, at, outcome, "anyOf") > 0
 
 
 def _one_of(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
-    return sum([_into(v, literal, value, at, outcome) for literal in _literals(v, schema, "oneOf")]) == 1
+    return _num_passed(v, schema, value, at, outcome, "oneOf") == 1
+
+
+def _num_passed(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome, keyword: str) -> int:
+    """Every member is looked at, for each that passes leaves notes."""
+    found = [v.child(schema, outcome, value, at, keyword, index) for index in range(_length(schema, keyword))]
+    for inner in found:
+        outcome.take(inner)
+    return sum(inner.passes for inner in found)
 
 
 def _not(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
@@ -199,8 +216,12 @@ def _not(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome
 
 def _if(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
     assert isinstance(schema.value, dict)
-    branch = "then" if _into(v, v.document.child(schema, "if"), value, at, outcome) else "else"
-    return branch not in schema.value or _into(v, v.document.child(schema, branch), value, at, outcome)
+    condition = v.child(schema, outcome, value, at, "if")
+    outcome.take(condition)
+    branch = "then" if condition.passes else "else"
+    if branch in schema.value:
+        _must(v.child(schema, outcome, value, at, branch), outcome, in_place=True)
+    return True
 
 
 def _ref(keyword: str) -> _Check:
@@ -211,37 +232,44 @@ def _ref(keyword: str) -> _Check:
             raise GrammarRefused(
                 expected="a reference that leads to one place", got=ref, at=f"#{schema.pointer}/{keyword}"
             )
-        return _into(v, v.document.resolve(schema, ref, keyword), value, at, outcome)
+        _must(v.of(v.document.resolve(schema, ref, keyword), value, at), outcome, in_place=True)
+        return True
 
     return check
 
 
-def _into(v: _Validation, literal: Literal_, value: Json, at: str, outcome: _Outcome) -> bool:
-    """Check a subschema in place, and keep what it evaluated."""
-    inner = v.of(literal, value, at)
-    outcome.take(inner)
-    return inner.passes
+def _must(inner: _Outcome, outcome: _Outcome, *, in_place: bool = False) -> None:
+    """What a subschema fails is what its keyword fails. `in_place`: of the same value, so what it evaluated counts."""
+    outcome.failures += inner.failures
+    if in_place:
+        outcome.take(inner)
 
 
-def _literals(v: _Validation, schema: Schema, keyword: str) -> Iterator[Literal_]:
+def _length(schema: Schema, keyword: str) -> int:
     assert isinstance(schema.value, dict)
     listed = schema.value[keyword]
     assert isinstance(listed, list)
-    return (v.document.child(schema, keyword, index) for index in range(len(listed)))
+    return len(listed)
 
 
-def _each_item(v: _Validation, literal: Literal_, values: list[Json], start: int, outcome: _Outcome) -> bool:
+def _rest_of_items(
+    v: _Validation, schema: Schema, values: list[Json], at: str, outcome: _Outcome, keyword: str, start: int
+) -> bool:
     outcome.items |= set(range(start, len(values)))
-    return all(v.passes(literal, value) for value in values[start:])
+    for index in range(start, len(values)):
+        _must(v.child(schema, outcome, values[index], f"{at}/{index}", keyword), outcome)
+    return True
 
 
 def _prefix(keyword: str) -> _Check:
     def check(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
         if not isinstance(value, list):
             return True
-        pairs = list(zip(_literals(v, schema, keyword), value, strict=False))
-        outcome.items |= set(range(len(pairs)))
-        return all(v.passes(literal, item) for literal, item in pairs)
+        num = min(_length(schema, keyword), len(value))
+        outcome.items |= set(range(num))
+        for index in range(num):
+            _must(v.child(schema, outcome, value[index], f"{at}/{index}", keyword, index), outcome)
+        return True
 
     return check
 
@@ -253,8 +281,7 @@ def _items(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outco
     if isinstance(schema.value["items"], list):
         return _prefix("items")(v, schema, value, at, outcome)
     prefix = schema.value.get("prefixItems")
-    start = len(prefix) if isinstance(prefix, list) else 0
-    return _each_item(v, v.document.child(schema, "items"), value, start, outcome)
+    return _rest_of_items(v, schema, value, at, outcome, "items", len(prefix) if isinstance(prefix, list) else 0)
 
 
 def _additional_items(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
@@ -262,7 +289,7 @@ def _additional_items(v: _Validation, schema: Schema, value: Json, at: str, outc
     prefix = schema.value.get("items")
     if not isinstance(value, list) or not isinstance(prefix, list) or "prefixItems" in schema.value:
         return True
-    return _each_item(v, v.document.child(schema, "additionalItems"), value, len(prefix), outcome)
+    return _rest_of_items(v, schema, value, at, outcome, "additionalItems", len(prefix))
 
 
 def _contains(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
@@ -284,7 +311,13 @@ def _properties(v: _Validation, schema: Schema, value: Json, at: str, outcome: _
         return True
     named = [name for name in declared if name in value]
     outcome.keys |= set(named)
-    return all(v.passes(v.document.child(schema, "properties", name), value[name]) for name in named)
+    for name in named:
+        _must(v.child(schema, outcome, value[name], _member(at, name), "properties", name), outcome)
+    return True
+
+
+def _member(at: str, name: str) -> str:
+    return f"{at}/{escape(name)}"
 
 
 def _patterns(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
@@ -292,13 +325,12 @@ def _patterns(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Ou
     patterns = schema.value["patternProperties"]
     if not isinstance(value, dict) or not isinstance(patterns, dict):
         return True
-    holds = True
     for pattern in patterns:
-        literal = v.document.child(schema, "patternProperties", pattern)
         matching = [name for name in value if _found(name, pattern)]
         outcome.keys |= set(matching)
-        holds &= all(v.passes(literal, value[name]) for name in matching)
-    return holds
+        for name in matching:
+            _must(v.child(schema, outcome, value[name], _member(at, name), "patternProperties", pattern), outcome)
+    return True
 
 
 def _additional(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
@@ -309,14 +341,22 @@ def _additional(v: _Validation, schema: Schema, value: Json, at: str, outcome: _
     assert isinstance(declared, dict)
     assert isinstance(patterns, dict)
     left = [name for name in value if name not in declared and not any(_found(name, each) for each in patterns)]
+    return _rest_of_members(v, schema, value, at, outcome, "additionalProperties", left)
+
+
+def _rest_of_members(
+    v: _Validation, schema: Schema, value: dict[str, Json], at: str, outcome: _Outcome, keyword: str, left: list[str]
+) -> bool:
     outcome.keys |= set(left)
-    literal = v.document.child(schema, "additionalProperties")
-    return all(v.passes(literal, value[name]) for name in left)
+    for name in left:
+        _must(v.child(schema, outcome, value[name], _member(at, name), keyword), outcome)
+    return True
 
 
 def _names(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
-    literal = v.document.child(schema, "propertyNames")
-    return not isinstance(value, dict) or all(v.passes(literal, name) for name in value)
+    for name in value if isinstance(value, dict) else ():
+        _must(v.child(schema, outcome, name, _member(at, name), "propertyNames"), outcome)
+    return True
 
 
 def _dependent(keyword: str) -> _Check:
@@ -331,7 +371,7 @@ def _dependent(keyword: str) -> _Check:
                 if isinstance(needed, list):
                     holds &= all(each in value for each in needed)
                 else:
-                    holds &= _into(v, v.document.child(schema, keyword, name), value, at, outcome)
+                    _must(v.child(schema, outcome, value, at, keyword, name), outcome, in_place=True)
         return holds
 
     return check
@@ -341,9 +381,7 @@ def _unevaluated_properties(v: _Validation, schema: Schema, value: Json, at: str
     if not isinstance(value, dict):
         return True
     left = [name for name in value if name not in outcome.keys]
-    outcome.keys |= set(left)
-    literal = v.document.child(schema, "unevaluatedProperties")
-    return all(v.passes(literal, value[name]) for name in left)
+    return _rest_of_members(v, schema, value, at, outcome, "unevaluatedProperties", left)
 
 
 def _unevaluated_items(v: _Validation, schema: Schema, value: Json, at: str, outcome: _Outcome) -> bool:
@@ -351,8 +389,9 @@ def _unevaluated_items(v: _Validation, schema: Schema, value: Json, at: str, out
         return True
     left = [index for index in range(len(value)) if index not in outcome.items]
     outcome.items |= set(left)
-    literal = v.document.child(schema, "unevaluatedItems")
-    return all(v.passes(literal, value[index]) for index in left)
+    for index in left:
+        _must(v.child(schema, outcome, value[index], f"{at}/{index}", "unevaluatedItems"), outcome)
+    return True
 
 
 def _count(value: Json) -> int:

@@ -1,52 +1,38 @@
-"""Keywords that no grammar can hold: where a tool is not strict, or a schema says `unsupported: declare`, the finished
-value is judged by them.
+"""The account of a grammar as an answer tells it: what was not enforced exactly, and what the output fails of it.
 
-The ledger said at the beginning which keywords were deferred; this says at the end whether they hold.
+The engine judges (`Finished.violations`); here its numbers become those of the answer, in every dialect alike.
 """
 
-import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ramet.constrained.spec import JsonSchema, OneOf, Spec
-from ramet.runtime.serve.tools.base import Call, Tool
-
-Ledger = Sequence[Mapping[str, str]] | None
-
-
-def violations(calls: Sequence[Call], tools: Sequence[Tool], ledger: Ledger) -> list[dict[str, str]] | None:
-    """What each call's arguments fail of its tool's schema: the call's id, the keyword's pointer, the place in the
-    arguments. None where nothing was deferred, so nothing had to be judged."""
-    if not _has_deferred(ledger):
-        return None
-    parameters = {tool.name: tool.parameters for tool in tools}
-    return [
-        {"id": call.id, "tool": call.name, "pointer": pointer, "at": at}
-        for call in calls
-        for pointer, at in _failures(json.dumps(parameters[call.name]), call.arguments)
-    ]
+from ramet.runtime.serve.tools.base import Call
+from ramet.runtime.types import Finished
 
 
-def answer_violations(
-    answers: Sequence[str | None], grammar: Spec | None, ledger: Ledger
-) -> list[dict[str, object]] | None:
-    """What each answer that is no call fails of the response format: the choice, the keyword's pointer, the place in
-    the answer. None where nothing had to be judged."""
-    wanted = grammar.items[0] if isinstance(grammar, OneOf) else grammar
-    if not isinstance(wanted, JsonSchema) or wanted.unsupported != "declare" or not _has_deferred(ledger):
-        return None
-    return [
-        {"choice": number, "pointer": pointer, "at": at}
-        for number, answer in enumerate(answers)
-        if answer is not None
-        for pointer, at in _failures(wanted.schema, answer)
-    ]
+def grammar_notes(finished: Sequence[Finished | None], calls: Sequence[Sequence[Call]] = ()) -> dict[str, Any]:
+    """`ledger`, where something is not exact, and `violations`, where something was deferred (empty: all of it holds).
+
+    finished  of each choice
+    calls     of each choice: a violation in the n-th value of one with calls is one of its n-th call
+    """
+    notes: dict[str, Any] = {}
+    known = [each for each in finished if each is not None]
+    ledger = known[0].ledger if known else None
+    if ledger and any(entry.get("status") != "exact" for entry in ledger):
+        notes["ledger"] = ledger
+    if any(each.violations is not None for each in known):
+        notes["violations"] = [
+            {**_where(number, violation, calls), **violation}
+            for number, each in enumerate(finished)
+            for violation in (each.violations if each is not None else None) or ()
+        ]
+    return notes
 
 
-def _has_deferred(ledger: Ledger) -> bool:
-    return any(entry.get("status") == "deferred" for entry in ledger or ())
-
-
-def _failures(schema: str, text: str) -> list[tuple[str, str]]:
-    from ramet.constrained.json_schema.lower import judge  # late: most servers never come here
-
-    return [(failure.pointer, failure.at) for failure in judge(schema, text)]
+def _where(choice: int, violation: Mapping[str, object], calls: Sequence[Sequence[Call]]) -> dict[str, object]:
+    part = violation["part"]
+    made = calls[choice] if choice < len(calls) else ()
+    if isinstance(part, int) and part < len(made):
+        return {"choice": choice, "id": made[part].id, "tool": made[part].name}
+    return {"choice": choice}

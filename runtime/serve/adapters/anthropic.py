@@ -6,7 +6,7 @@ from typing import Any
 
 from ramet.runtime.errors import BadRequest
 from ramet.runtime.serve import sse
-from ramet.runtime.serve.adapters.openai_chat import ChatRequest, conclude, new_choices
+from ramet.runtime.serve.adapters.openai_chat import ChatRequest, conclude, extensions, new_choices
 from ramet.runtime.serve.choice import ChoiceState
 from ramet.runtime.serve.context import ServeContext, new_id
 from ramet.runtime.serve.messages import strip_nonce, text_of
@@ -40,6 +40,8 @@ def to_chat_body(body: MessagesBody, *, needs_max_tokens: bool = True, strip_non
         parallel_tool_calls=not (body.tool_choice or {}).get("disable_parallel_tool_use") if kind else None,
         response_format=_format(body),
         json_options=body.json_options,
+        return_timings=body.return_timings,
+        explain=body.explain,
         request_id=new_id("msg_"),
         session_id=body.session_id or metadata.get("user_id"),
         priority=body.priority,
@@ -167,7 +169,8 @@ async def collect(events: AsyncIterator[Choice], request: ChatRequest, context: 
     await conclude(request, context, [state])
     reason, stop = stop_reason(state)
     usage = total([state.finished] if state.finished else [])
-    return _message(request, context, _blocks(state), reason, stop, anthropic_usage(usage))
+    message = _message(request, context, _blocks(state), reason, stop, anthropic_usage(usage))
+    return message | extensions([state], request)
 
 
 def _message(
@@ -226,7 +229,8 @@ async def stream(events: AsyncIterator[Choice], request: ChatRequest, context: S
         yield sse.named(block)
     reason, stop = stop_reason(state)
     usage = anthropic_usage(total([state.finished] if state.finished else []))
-    yield sse.named({"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": stop}, "usage": usage})
+    delta = {"stop_reason": reason, "stop_sequence": stop}
+    yield sse.named({"type": "message_delta", "delta": delta, "usage": usage, **extensions([state], request)})
     yield sse.named({"type": "message_stop"})
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,7 +12,7 @@ from ramet.runtime.serve import sse
 from ramet.runtime.serve.adapters import fields
 from ramet.runtime.serve.choice import ChoiceState
 from ramet.runtime.serve.context import ServeContext, new_id, now
-from ramet.runtime.serve.deferred import answer_violations, violations
+from ramet.runtime.serve.deferred import grammar_notes
 from ramet.runtime.serve.history import head_of
 from ramet.runtime.serve.identify import Asker, program_spec, tenant_of
 from ramet.runtime.serve.logprobs import chat_logprobs
@@ -33,6 +33,15 @@ from ramet.runtime.serve.usage import openai_usage, timings, total
 from ramet.runtime.types import Delta, Finished, GenerateSpec
 
 
+class Wants(NamedTuple):
+    """What Ramet adds for those who ask."""
+
+    timings: bool
+    account: bool
+    """Of the cache."""
+    token_ids: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
     """A chat body, understood: what any chat dialect needs to run and to answer."""
@@ -47,6 +56,7 @@ class ChatRequest:
     created: int
     num_top: int | None
     rendered: Rendered
+    wants: Wants
 
 
 def to_request(body: ChatBody, context: ServeContext, asker: Asker) -> ChatRequest:
@@ -79,6 +89,7 @@ def to_request(body: ChatBody, context: ServeContext, asker: Asker) -> ChatReque
         created=now(),
         num_top=num_top,
         rendered=rendered,
+        wants=Wants(bool(body.return_timings), bool(body.explain), bool(body.return_token_ids)),
     )
 
 
@@ -268,7 +279,7 @@ async def collect(
         "choices": [_choice(number, state, request, context, body) for number, state in enumerate(states)],
         "usage": openai_usage(total(state.finished for state in states if state.finished)),
     }
-    return answer | extensions(states, request, body)
+    return answer | extensions(states, request)
 
 
 async def chunks(
@@ -281,12 +292,15 @@ async def chunks(
     for number in range(len(states)):
         yield sse.data(_chunk(head, number, {"role": "assistant", "content": ""}))
     async for number, event in events:
-        for block in _blocks(head, number, states[number], event, request, context, body):
+        blocks = _blocks(head, number, states[number], event, request, context, body)
+        if all(state.finished for state in states) and not wants_usage:
+            blocks[-1] |= extensions(states, request)  # the last chunk that everybody gets
+        for block in blocks:
             yield sse.data(block)
     await conclude(request, context, states)
     if wants_usage:
         usage = openai_usage(total(state.finished for state in states if state.finished))
-        yield sse.data({**head, "choices": [], "usage": usage, **extensions(states, request, body)})
+        yield sse.data({**head, "choices": [], "usage": usage, **extensions(states, request)})
     yield sse.DONE
 
 
@@ -386,25 +400,18 @@ def _choice(
     return choice
 
 
-def extensions(states: list[ChoiceState], request: ChatRequest, body: ChatBody) -> dict[str, Any]:
-    """What Ramet adds for those who ask: timings, the cache's account, prompt ids. Unasked: the grammar's ledger where
-    it is not plain, and what the finished calls fail of what it deferred."""
+def extensions(states: list[ChoiceState], request: ChatRequest) -> dict[str, Any]:
+    """What Ramet adds for those who ask: timings, the cache's account, prompt ids. Unasked: the grammar's account where
+    it is not plain. In every chat dialect the same."""
     finished = states[0].finished
     if finished is None:
         return {}
     extra: dict[str, Any] = {}
-    if body.return_timings:
+    if request.wants.timings:
         extra["timings"] = timings(finished.timings)
-    if body.explain:
+    if request.wants.account:
         extra["cache"] = {"spliced_tokens": request.rendered.num_spliced, "miss": finished.miss}
-    if finished.ledger and any(entry.get("status") != "exact" for entry in finished.ledger):
-        extra["ledger"] = finished.ledger
-    broken = violations([call for state in states for call in state.calls], request.tools, finished.ledger)
-    in_answers = answer_violations(
-        [None if state.calls else state.content for state in states], request.turn.spec.grammar, finished.ledger
-    )
-    if broken is not None or in_answers is not None:
-        extra["violations"] = [*(broken or ()), *(in_answers or ())]
-    if body.return_token_ids:
+    extra |= grammar_notes([state.finished for state in states], [state.calls for state in states])
+    if request.wants.token_ids:
         extra["prompt_token_ids"] = list(request.turn.prompt)
     return extra

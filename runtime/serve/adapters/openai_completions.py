@@ -7,6 +7,7 @@ from ramet.runtime.errors import BadRequest, ContextOverflow, NotBuilt
 from ramet.runtime.serve import sse
 from ramet.runtime.serve.adapters import fields
 from ramet.runtime.serve.context import ServeContext, new_id, now
+from ramet.runtime.serve.deferred import grammar_notes
 from ramet.runtime.serve.identify import Asker, program_spec, tenant_of
 from ramet.runtime.serve.logprobs import completion_logprobs
 from ramet.runtime.serve.protocols.openai_chat import CompletionBody
@@ -180,15 +181,20 @@ async def collect(
     async for number, event in events:
         states[number].take(event)
     _remember(request, context, states)
-    finished = [state.finished for state in states if state.finished]
     answer = {
         **_head(request, context),
         "choices": [_choice(number, state, request, context, body) for number, state in enumerate(states)],
         "usage": openai_usage(_usage(states, request.n)),
     }
-    if body.return_timings and finished:
-        answer["timings"] = timings(finished[0].timings)
-    return answer
+    return answer | _extensions(states, body)
+
+
+def _extensions(states: list[_State], body: CompletionBody) -> dict[str, Any]:
+    """Timings for who asks, and the grammar's account where it is not plain."""
+    extra = grammar_notes([state.finished for state in states])
+    if body.return_timings and (finished := states[0].finished):
+        extra["timings"] = timings(finished.timings)
+    return extra
 
 
 def _usage(states: list[_State], n: int) -> Usage:
@@ -211,6 +217,7 @@ async def chunks(
     states = [_State() for _ in range(len(request.turns) * request.n)]
     offsets = [0] * len(states)
     head = _head(request, context)
+    wants_usage = bool(body.stream_options and body.stream_options.include_usage)
     async for number, event in events:
         states[number].take(event)
         prompt = request.prompt_texts[number // request.n] if request.echo and not offsets[number] else ""
@@ -226,10 +233,14 @@ async def chunks(
                 )
             )
         elif isinstance(event, Finished):
-            yield sse.data(_chunk(head, number, prompt, None, _reason(event), None))
+            last = _chunk(head, number, prompt, None, _reason(event), None)
+            if all(state.finished for state in states) and not wants_usage:
+                last |= _extensions(states, body)  # the last chunk that everybody gets
+            yield sse.data(last)
     _remember(request, context, states)
-    if body.stream_options and body.stream_options.include_usage:
-        yield sse.data({**head, "choices": [], "usage": openai_usage(_usage(states, request.n))})
+    if wants_usage:
+        usage = openai_usage(_usage(states, request.n))
+        yield sse.data({**head, "choices": [], "usage": usage, **_extensions(states, body)})
     yield sse.DONE
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ramet.runtime.errors import BadRequest, RametError
 from ramet.runtime.serve import sse
-from ramet.runtime.serve.adapters.openai_chat import ChatRequest, conclude, new_choices
+from ramet.runtime.serve.adapters.openai_chat import ChatRequest, conclude, extensions, new_choices
 from ramet.runtime.serve.choice import ChoiceState
 from ramet.runtime.serve.context import ServeContext, new_id
 from ramet.runtime.serve.messages import text_of
@@ -42,6 +42,8 @@ def to_chat_body(body: ResponsesBody, history: list[Any]) -> ChatBody:
         parallel_tool_calls=body.parallel_tool_calls,
         response_format=_format(body.text),
         json_options=body.json_options,
+        return_timings=body.return_timings,
+        explain=body.explain,
         metadata=body.metadata,
         user=body.user,
         prompt_cache_key=body.prompt_cache_key,
@@ -168,14 +170,16 @@ def _shown_tool(tool: Any) -> Any:
     return tool
 
 
-def finish(response: dict[str, Any], state: ChoiceState, output: list[dict[str, Any]]) -> dict[str, Any]:
+def finish(
+    response: dict[str, Any], state: ChoiceState, request: ChatRequest, output: list[dict[str, Any]]
+) -> dict[str, Any]:
     """The response once it has ended."""
     response = {**response, "output": output, "status": "completed"}
     if state.finish_reason == "length":
         response |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     if state.finished is not None:
         response["usage"] = responses_usage(total([state.finished]))
-    return response
+    return response | extensions([state], request)
 
 
 async def collect(
@@ -189,7 +193,9 @@ async def collect(
             writer.write(part)
     writer.end()
     await conclude(request, context, [state])
-    return finish(response_object(request, context, body, status="in_progress", output=[]), state, writer.output)
+    return finish(
+        response_object(request, context, body, status="in_progress", output=[]), state, request, writer.output
+    )
 
 
 async def stream(
@@ -216,7 +222,7 @@ async def stream(
     for written in writer.end():
         yield block(written)
     await conclude(request, context, [state])
-    response = finish(response, state, writer.output)
+    response = finish(response, state, request, writer.output)
     keep(response)
     yield block({"type": f"response.{response['status']}", "response": response})
 

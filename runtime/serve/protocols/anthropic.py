@@ -36,4 +36,6 @@ class MessagesBody(msgspec.Struct, kw_only=True):
     priority: int | None = None
     cache_salt: str | None = None
     json_options: dict[str, Json] | None = None
+    return_timings: bool | None = None
+    explain: bool | None = None
     session_id: str | None = None

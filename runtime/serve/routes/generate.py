@@ -11,11 +11,13 @@ from ramet.runtime.errors import BadRequest
 from ramet.runtime.serve import sse
 from ramet.runtime.serve.adapters import fields
 from ramet.runtime.serve.context import ServeContext, new_id
+from ramet.runtime.serve.deferred import grammar_notes
 from ramet.runtime.serve.identify import program_spec, tenant_of
 from ramet.runtime.serve.openapi import body_schema
 from ramet.runtime.serve.protocols.openai_chat import GrammarFields, ServingFields
 from ramet.runtime.serve.routes.base import answer, asker_of, body_of, context_of, logged, numbered
 from ramet.runtime.serve.turn import Choice, Turn
+from ramet.runtime.serve.usage import timings
 from ramet.runtime.serve.wire_errors import json_response
 from ramet.runtime.types import Delta, Finished, GenerateSpec, TokenLogprob
 
@@ -156,6 +158,9 @@ def _answer(state: _State, turn: Turn, body: GenerateBody, context: ServeContext
         "completion_tokens": len(state.tokens),
         "cached_tokens": usage.cached_tokens if usage else 0,
     }
+    meta |= grammar_notes([finished])
+    if body.return_timings and finished:
+        meta["timings"] = timings(finished.timings)
     if body.return_logprob:
         with_text = bool(body.return_text_in_logprobs)
         meta["output_token_logprobs"] = [_triple(entry, context, with_text) for entry in state.logprobs]

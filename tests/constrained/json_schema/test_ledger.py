@@ -3,10 +3,12 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ramet.constrained.json_schema.lower import lower, lower_object, validate_final
+from ramet.constrained.json_schema.validate import Failure
 from ramet.constrained.ledger import Ledger, LedgerEntry
 from ramet.constrained.spec import JsonObject, JsonSchema
 from ramet.runtime.errors import GrammarRefused
@@ -67,8 +69,33 @@ def test_declares_and_validates_at_the_end_when_asked() -> None:
     assert accepts(grammar, '{"tags": ["a", "a"]}')
     assert not accepts(grammar, '{"tags": ["a", 1]}')
     text = json.dumps(UNIQUE)
-    assert [f.pointer for f in validate_final(text, {"tags": ["a", "a"]})]
+    assert validate_final(text, {"tags": ["a", "a"]}) == [Failure("/properties/tags/uniqueItems", "/tags")]
     assert validate_final(text, {"tags": ["a", "b"]}) == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "failing"),
+    [
+        ({"properties": {"a/b": {"items": UNIQUE}}}, {"a/b": [{}, {"tags": ["x", "x"]}]},
+         [("/properties/a~1b/items/properties/tags/uniqueItems", "/a~1b/1/tags")]),
+        ({"prefixItems": [{}, UNIQUE], "items": UNIQUE}, [1, {"tags": [1]}, {"tags": ["x", "x"]}],
+         [("/prefixItems/1/properties/tags/items/type", "/1/tags/0"),
+          ("/items/properties/tags/uniqueItems", "/2/tags")]),
+        ({"properties": {"x": UNIQUE, "y": UNIQUE}}, {"y": {"tags": ["a", "a"]}},
+         [("/properties/y/properties/tags/uniqueItems", "/y/tags")]),
+        ({"$defs": {"t": UNIQUE}, "allOf": [{"$ref": "#/$defs/t"}]}, {"tags": ["a", "a"]},
+         [("/$defs/t/properties/tags/uniqueItems", "/tags")]),
+        ({"if": {"required": ["k"]}, "then": {"maxProperties": 1}}, {"k": 1, "l": 2}, [("/then/maxProperties", "")]),
+        ({"patternProperties": {"^a": {"minimum": 2}}, "additionalProperties": UNIQUE}, {"ab": 1, "c": {"tags": [0]}},
+         [("/patternProperties/^a/minimum", "/ab"), ("/additionalProperties/properties/tags/items/type", "/c/tags/0")]),
+        ({"propertyNames": {"maxLength": 1}}, {"ab": 1}, [("/propertyNames/maxLength", "/ab")]),
+        ({"anyOf": [UNIQUE, {"type": "null"}]}, {"tags": ["a", "a"]}, [("/anyOf", "")]),
+        ({"properties": {"a": {"not": {"const": 1}}, "b": False}}, {"a": 1, "b": 2},
+         [("/properties/a/not", "/a"), ("/properties/b", "/b")]),
+    ],
+)  # fmt: skip
+def test_what_fails_is_named_at_any_depth(schema: object, value: Any, failing: list[tuple[str, str]]) -> None:
+    assert validate_final(json.dumps(schema), value) == [Failure(*each) for each in failing]
 
 
 @pytest.mark.parametrize(

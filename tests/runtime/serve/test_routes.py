@@ -189,6 +189,103 @@ async def test_a_declared_schema_is_judged_at_the_end(answer: str, broken: list[
     assert [found["pointer"] for found in told["violations"]] == broken
 
 
+TAGS = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+DEEP = {"type": "object", "properties": {"a": {"type": "array", "items": TAGS}}, "required": ["a"]}
+DECLARE = {"json_options": {"unsupported": "declare", "whitespace": "compact"}}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": DEEP}}
+
+
+def _declaring(path: str) -> dict[str, Any]:
+    """A request for DEEP, with what no grammar can hold left to the end."""
+    match path:
+        case "/generate":
+            return {"text": "Hi", "sampling_params": {"json_schema": DEEP, "max_new_tokens": 60, **DECLARE}}
+        case "/v1/responses":
+            return {"input": "Hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": DEEP}}, **DECLARE}
+        case "/v1/messages":
+            return {**ASK, "max_tokens": 60, "output_format": {"type": "json_schema", "schema": DEEP}, **DECLARE}
+        case "/v1/completions":
+            return {"prompt": "Hi", "max_tokens": 60, "response_format": FORMAT, **DECLARE}
+        case _:
+            return {**ASK, "response_format": FORMAT, **DECLARE}
+
+
+def _notes(answer: Any) -> dict[str, Any]:
+    """The answer, the final response or the meta_info: whatever of it holds the account."""
+    blocks = [block for block in (answer if isinstance(answer, list) else [answer]) if isinstance(block, dict)]
+    places = [place for block in blocks for place in (block, block.get("response"), block.get("meta_info")) if place]
+    return next(place for place in places if "violations" in place)
+
+
+DIALECTS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate"]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("path", DIALECTS)
+async def test_what_a_declared_schema_deferred_is_told_in_every_dialect(path: str, stream: bool) -> None:
+    for said, broken in (('{"a":[["x"],["y","y"]]}', True), ('{"a":[["x"],["y","z"]]}', False)):
+        async with served(said) as http:
+            notes = _notes(await post(http, path, {**_declaring(path), "stream": stream}))
+        failing = {"pointer": "/properties/a/items/uniqueItems", "at": "/a/1", "part": 0, "choice": 0}
+        assert notes["violations"] == ([failing] if broken else [])
+        assert "deferred" in {entry["status"] for entry in notes["ledger"]}
+
+
+async def test_violations_of_each_choice_and_in_a_usage_chunk() -> None:
+    body = {**_declaring("/v1/chat/completions"), "n": 2}
+    async with served('{"a":[["y","y"]]}') as http:
+        whole = await post(http, "/v1/chat/completions", body)
+        asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        chunks = await post(http, "/v1/chat/completions", asked)
+    assert [found["choice"] for found in whole["violations"]] == [0, 1]
+    assert chunks[-2]["violations"] == whole["violations"] and "violations" not in chunks[-3]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_violations_name_the_call_in_every_dialect(path: str, stream: bool) -> None:
+    function = {"name": "tag", "parameters": {"type": "object", "properties": {"t": TAGS}, "required": ["t"]}}
+    tools = {
+        "/v1/chat/completions": {"type": "function", "function": function},
+        "/v1/responses": {"type": "function", **function},
+        "/v1/messages": {"name": "tag", "input_schema": function["parameters"]},
+    }
+    body: dict[str, Any] = {"tools": [tools[path]], "stream": stream, "max_tokens": 300}
+    body |= {"input": "Hi"} if path == "/v1/responses" else ASK
+    calls = "\n".join(
+        f'<tool_call>\n{{"name": "tag", "arguments": {{"t": {tags}}}}}\n</tool_call>'
+        for tags in ('["a"]', '["b", "b"]')
+    )
+    async with served(calls, template=HERMES) as http:
+        notes = _notes(await post(http, path, body))
+    (broken,) = notes["violations"]
+    assert (broken["tool"], broken["part"], broken["at"]) == ("tag", 1, "/t")
+    assert broken["pointer"] == "/properties/t/uniqueItems" and broken["id"]
+
+
+async def test_violations_reach_a_program_over_http() -> None:
+    grammar = {"type": "json_schema", "schema": json.dumps(DEEP), "unsupported": "declare"}
+    items = [{"type": "literal", "text": "<"}, grammar, {"type": "literal", "text": ">"}]
+    async with served('<{"a":[["y","y"]]}>') as http:
+        opened = await post(http, "/v1/programs", {})
+        base = f"/v1/programs/{opened['program_id']}/branches/{opened['branch_id']}"
+        await post(http, f"{base}/extend", {"pieces": [{"type": "text", "text": "Hi"}]})
+        body = {"max_tokens": 40, "grammar": {"type": "sequence", "items": items}}
+        answer = await http.post(f"{base}/generate", json=body)
+    last = events(answer.text)[-1]
+    assert last["type"] == "finished"
+    assert last["violations"] == [{"part": 0, "pointer": "/properties/a/items/uniqueItems", "at": "/a/0"}]
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_timings_stand_in_every_answer_that_asks(path: str, stream: bool) -> None:
+    body = {**_declaring(path), "return_timings": True, "stream": stream}
+    async with served('{"a":[]}') as http:
+        timings = _notes(await post(http, path, body))["timings"]
+    assert timings["prefill_ms"] >= 0 and timings["decode_ms"] >= 0
+
+
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/completions", "/generate"])
 async def test_keys_come_in_any_order_where_a_request_or_the_server_says_so(path: str) -> None:
     """The model says `b` first: the declared order makes it write `a` before."""

@@ -108,19 +108,19 @@ def test_top_k_of_everything_is_no_top_k(top_k: int) -> None:
     ],
 )
 def test_every_dialect_of_constraints_is_understood(given: dict[str, object], kind: type) -> None:
-    assert isinstance(fields.to_grammar(body(**given)), kind)
+    assert isinstance(fields.to_grammar(body(**given), CONFIG), kind)
 
 
 def test_two_constraints_and_a_schema_without_schema_are_refused() -> None:
     with pytest.raises(BadRequest):
-        fields.to_grammar(body(regex="a", guided_choice=["a"]))
+        fields.to_grammar(body(regex="a", guided_choice=["a"]), CONFIG)
     with pytest.raises(BadRequest) as caught:
-        fields.to_grammar(body(response_format={"type": "json_schema", "json_schema": {"name": "x"}}))
+        fields.to_grammar(body(response_format={"type": "json_schema", "json_schema": {"name": "x"}}), CONFIG)
     assert caught.value.at == "$.response_format.json_schema.schema"
 
 
 def test_schema_keeps_the_order_of_its_keys() -> None:
-    spec = fields.to_grammar(body(guided_json={"properties": {"z": {}, "a": {}}}))
+    spec = fields.to_grammar(body(guided_json={"properties": {"z": {}, "a": {}}}), CONFIG)
     assert isinstance(spec, JsonSchema) and spec.schema.index('"z"') < spec.schema.index('"a"')
 
 
