@@ -65,8 +65,8 @@ class Records:
         return record if owner == key else None
 
     def prompt(self, request_id: str) -> Sequence[int] | None:
-        """Its ids; None: too many came since."""
-        return self._prompts.get(request_id)
+        """Its ids; None: too many came since, or the engine alone had them."""
+        return self._prompts.get(request_id) or None
 
     def _of(self, key: str) -> Iterator[Record]:
         return (record for owner, record in reversed(self._records.values()) if owner == key)

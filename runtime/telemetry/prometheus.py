@@ -4,9 +4,10 @@ Counters that the engine keeps are exported from its snapshot as they are; what 
 latencies as the client saw them) is counted here. Names begin with `ramet_`; `vllm:` names can be exported beside them.
 """
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -30,6 +31,12 @@ _GAUGES: tuple[tuple[str, str, str, str], ...] = (
 )
 _COUNTERS: tuple[tuple[str, str, str, str], ...] = (
     ("prompt_tokens_total", "ramet_prompt_tokens", "vllm:prompt_tokens", "Prompt tokens of admitted requests."),
+    (
+        "prompt_tokens_total",
+        "",
+        "vllm:prefix_cache_queries",
+        "Prompt tokens that were looked for in the cache.",
+    ),
     ("cached_tokens_total", "ramet_cached_tokens", "vllm:prefix_cache_hits", "Prompt tokens found in the cache."),
     ("computed_tokens_total", "ramet_computed_tokens", "", "Tokens that went through the model."),
     ("generated_tokens_total", "ramet_generated_tokens", "vllm:generation_tokens", "Tokens generated."),
@@ -48,6 +55,16 @@ _COUNTERS: tuple[tuple[str, str, str, str], ...] = (
 )
 
 
+_TIMES: dict[str, str] = {
+    "ramet_time_to_first_token_seconds": "vllm:time_to_first_token_seconds",
+    "ramet_time_per_output_token_seconds": "vllm:inter_token_latency_seconds",
+    "ramet_queue_seconds": "vllm:request_queue_time_seconds",
+    "ramet_prefill_seconds": "vllm:request_prefill_time_seconds",
+    "ramet_decode_seconds": "vllm:request_decode_time_seconds",
+}
+"""Histograms, and what vLLM calls them."""
+
+
 class Metrics:
     """One server's metrics, in a registry of their own."""
 
@@ -61,11 +78,24 @@ class Metrics:
         self._queue = Histogram("ramet_queue_seconds", "Time in the queue.", buckets=_SECONDS, registry=registry)
         self._prefill = Histogram("ramet_prefill_seconds", "Time of prefill.", buckets=_SECONDS, registry=registry)
         self._decode = Histogram("ramet_decode_seconds", "Time of decode.", buckets=_SECONDS, registry=registry)
+        self._misses = Counter(
+            "ramet_divergence", "Requests by why they missed the cache.", ["reason"], registry=registry
+        )
+        tasks = Gauge("ramet_front_tasks", "Coroutines that the front is running.", registry=registry)
+        tasks.set_function(_num_tasks)
+        if vllm_names:
+            registry.register(_Renamed([self._first, self._per_token, self._queue, self._prefill, self._decode]))
+            name, text = "vllm:request_success", "Requests that ended well."
+            self._successes = Counter(name, text, ["finished_reason"], registry=registry)
 
     def observe(self, finished: list[Finished], outcome: str) -> None:
         """Count one request: its choices as they finished, and how it ended."""
         self._requests.labels(outcome=outcome).inc()
+        if finished and finished[0].miss is not None:
+            self._misses.labels(reason=str(finished[0].miss["cause"])).inc()
         for item in finished:
+            if self._vllm_names:
+                self._successes.labels(finished_reason=item.reason).inc()
             times, num_tokens = item.timings, item.usage.completion_tokens
             self._queue.observe(times.queue_s)
             self._prefill.observe(times.prefill_s)
@@ -85,6 +115,27 @@ class Metrics:
         return text + bytes(generate_latest(snapshot))
 
 
+def _num_tasks() -> float:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:  # asked outside the front's loop
+        return 0.0
+
+
+class _Renamed(Collector):
+    """Histograms once more, under vLLM's names."""
+
+    def __init__(self, histograms: Sequence[Histogram]) -> None:
+        self._histograms = histograms
+
+    def collect(self) -> Iterator[Metric]:
+        for family in (family for histogram in self._histograms for family in histogram.collect()):
+            alias = Metric(_TIMES[family.name], family.documentation, "histogram")
+            for sample in family.samples:
+                alias.samples.append(sample._replace(name=sample.name.replace(family.name, alias.name, 1)))
+            yield alias
+
+
 class _Snapshot(Collector):
     """The engine's numbers at one moment."""
 
@@ -99,6 +150,7 @@ class _Snapshot(Collector):
         yield self._tree_tokens()
         yield self._cached_tokens_by_tier()
         yield self._disk_tokens()
+        yield self._grammar_masks()
         yield from self._named(GaugeMetricFamily, *self._use())
         yield from self._named(GaugeMetricFamily, *self._hit_rate())
 
@@ -123,6 +175,15 @@ class _Snapshot(Collector):
         family.add_metric(["device"], max(0, s.cached_tokens_total - from_host - from_disk))
         family.add_metric(["host"], from_host)
         family.add_metric(["disk"], from_disk)
+        return family
+
+    def _grammar_masks(self) -> Metric:
+        s = self._statistics
+        family = CounterMetricFamily(
+            "ramet_grammar_masks", "Places drawn under a grammar, by who made the mask.", labels=["backend"]
+        )
+        family.add_metric(["device"], s.grammar_device_masks_total)
+        family.add_metric(["host"], s.grammar_host_masks_total)
         return family
 
     def _disk_tokens(self) -> Metric:

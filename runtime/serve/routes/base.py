@@ -1,8 +1,6 @@
-"""What every route does around its adapter: find the context, read the body, count the request, log one line."""
+"""What every route does around its adapter: find the context, read the body, follow the events, answer."""
 
 import contextlib
-import logging
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -16,17 +14,13 @@ from ramet.runtime.serve.body import decode, read_body
 from ramet.runtime.serve.context import ServeContext
 from ramet.runtime.serve.disconnect import until_gone
 from ramet.runtime.serve.identify import Asker
-from ramet.runtime.serve.records import Record, record_of
+from ramet.runtime.serve.routes.accounting import Entry, accounted
 from ramet.runtime.serve.state import ServerState
 from ramet.runtime.serve.turn import Choice, Turn, closing, merged, run_turn
-from ramet.runtime.serve.usage import total
 from ramet.runtime.serve.wire_errors import json_response
-from ramet.runtime.telemetry.traces import Served
 from ramet.runtime.types import Finished
 
 T = TypeVar("T")
-
-log = logging.getLogger("ramet.request")
 
 
 def state_of(http: Request) -> ServerState:
@@ -58,67 +52,13 @@ async def numbered(context: ServeContext, turns: Sequence[Turn]) -> AsyncIterato
 
 async def logged(events: AsyncIterator[Choice], http: Request, turn: Turn) -> AsyncIterator[Choice]:
     """The same events; when they end, one line says what the request cost and how it ended."""
-    state = state_of(http)
-    finished: list[Finished] = []
-    began_ns = time.time_ns()
-    outcome = "aborted"
-    context = state.ready_context()
-    context.enter()
-    try:
+    entry = Entry(turn.request_id, turn.program.program_id, turn.prompt, turn.spec)
+    with accounted(http, state_of(http), entry) as finished:
         async with closing(events) as choices:
             async for choice in choices:
                 if isinstance(choice.event, Finished):
                     finished.append(choice.event)
                 yield choice
-        outcome = finished[0].reason if finished else "empty"
-    except RametError as error:
-        outcome = f"error {error.code}"
-        raise
-    finally:
-        context.leave()
-        ended_ns = time.time_ns()
-        state.metrics.observe(finished, outcome)
-        record = record_of(
-            turn.request_id,
-            ended=ended_ns / 1e9,
-            path=http.url.path,
-            client=_client(http),
-            program=turn.program.program_id,
-            num_prompt=len(turn.prompt),
-            finished=finished,
-            outcome=outcome,
-            took_s=(ended_ns - began_ns) / 1e9,
-            miss=finished[0].miss if finished else None,
-        )
-        state.records.add(asker_of(http).key, record, turn.prompt)
-        _log_line(record)
-        if state.traces is not None:
-            program_id, model = turn.program.program_id, context.served_name
-            num_prompt = len(turn.prompt)
-            served = Served(turn.request_id, program_id, model, turn.spec, num_prompt, began_ns, ended_ns, outcome)
-            state.traces.record(served, finished, total(finished), http.headers)
-
-
-def _client(http: Request) -> str:
-    return (http.headers.get("user-agent") or "-").split(" ")[0][:40]
-
-
-def _log_line(record: Record) -> None:
-    log.info(
-        "id=%s client=%s program=%s prompt=%d cached=%d new=%d queue_ms=%.0f prefill_ms=%.0f decode_ms=%.0f "
-        "total_ms=%.0f finish=%s",
-        record.id,
-        record.client,
-        record.program,
-        record.prompt_tokens,
-        record.cached_tokens,
-        record.new_tokens,
-        record.queue_ms,
-        record.prefill_ms,
-        record.decode_ms,
-        record.total_ms,
-        record.finish,
-    )
 
 
 async def answer(

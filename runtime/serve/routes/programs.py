@@ -15,14 +15,16 @@ from ramet.runtime.serve import sse
 from ramet.runtime.serve.account import discreet
 from ramet.runtime.serve.adapters.fields import require_trusted
 from ramet.runtime.serve.config import ServeConfig
+from ramet.runtime.serve.context import new_id
 from ramet.runtime.serve.disconnect import until_gone
 from ramet.runtime.serve.identify import tenant_of
 from ramet.runtime.serve.openapi import body_schema
 from ramet.runtime.serve.programs import OpenProgram, OpenPrograms
+from ramet.runtime.serve.routes.accounting import Entry, accounted
 from ramet.runtime.serve.routes.base import asker_of, body_of, context_of, state_of
 from ramet.runtime.serve.turn import closing
 from ramet.runtime.serve.wire_errors import json_response
-from ramet.runtime.types import BranchHandle, Event, GenerateSpec, Mark, MessagesPiece, ProgramSpec
+from ramet.runtime.types import BranchHandle, Event, Finished, GenerateSpec, Mark, MessagesPiece, ProgramSpec
 
 router = APIRouter()
 BRANCH = "/v1/programs/{program_id}/branches/{branch_id}"
@@ -78,11 +80,21 @@ async def generate(http: Request, program_id: str, branch_id: int) -> Response:
     """Generate; the answer is a stream of events. Closing the connection aborts."""
     context, spec = context_of(http), await body_of(http, GenerateSpec)
     program = _use(http, program_id)
-    events = context.engine.generate(BranchHandle(program_id, branch_id), spec)
+    entry = Entry(new_id("gen-"), program_id, (), spec)
+    events = _accounted(http, entry, context.engine.generate(BranchHandle(program_id, branch_id), spec))
     first = await until_gone(http, _first(events))
     return sse.response(
         _blocks(first, events, program, context.config), path=http.url.path, keep_alive_s=context.config.keep_alive_s
     )
+
+
+async def _accounted(http: Request, entry: Entry, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
+    with accounted(http, state_of(http), entry) as finished:
+        async with closing(events) as each:
+            async for event in each:
+                if isinstance(event, Finished):
+                    finished.append(event)
+                yield event
 
 
 async def _first(events: AsyncIterator[Event]) -> Event:
@@ -111,8 +123,11 @@ async def select(http: Request, program_id: str, branch_id: int) -> Response:
     context, body = context_of(http), await body_of(http, wire.SelectBody)
     _use(http, program_id)
     branch = BranchHandle(program_id, branch_id)
-    picked = context.engine.select(branch, body.choices, body.method, body.temperature, body.seed, body.append)
-    return json_response(await until_gone(http, picked))
+    with accounted(http, state_of(http), Entry(new_id("sel-"), program_id, (), GenerateSpec())) as finished:
+        picked = context.engine.select(branch, body.choices, body.method, body.temperature, body.seed, body.append)
+        selection = await until_gone(http, picked)
+        finished.append(Finished(reason="stop", usage=selection.usage))
+    return json_response(selection)
 
 
 @router.post(f"{BRANCH}/fork", openapi_extra=body_schema(wire.ForkBody, {"n": 2}))

@@ -1,11 +1,15 @@
 """What a server tells of its last requests: figures, why each missed the cache, and to whom."""
 
+import asyncio
+import re
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from ramet.runtime.serve.config import ServeConfig
 from ramet.runtime.serve.records import Record, Records, record_of
@@ -130,3 +134,62 @@ def record(request_id: str, *, num_prompt: int) -> Record:
 
 def _ids(prompt: Sequence[int] | None) -> list[int]:
     return list(prompt or ())
+
+
+LINE = re.compile(
+    r"id=\S+ client=\S+ program=\S+ prompt=\d+ cached=\d+ new=\d+ queue_ms=\d+ prefill_ms=\d+ decode_ms=\d+ "
+    r"total_ms=\d+ finish=(.+)"
+)
+
+
+async def test_one_line_a_request_whatever_its_dialect(caplog: pytest.LogCaptureFixture) -> None:
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+    bodies = {
+        "/v1/chat/completions": chat,
+        "/v1/messages": chat,
+        "/v1/completions": {"prompt": "Hi", "max_tokens": 3},
+        "/v1/responses": {"input": "Hi", "max_output_tokens": 3},
+        "/generate": {"text": "Hi", "sampling_params": {"max_new_tokens": 3}},
+    }
+    caplog.set_level("INFO", "ramet.request")
+    async with served("Hello there") as http:
+        for path, body in bodies.items():
+            assert (await http.post(path, json=body)).status_code == 200
+        opened = (await http.post("/v1/programs", json={})).json()
+        branch = f"/v1/programs/{opened['program_id']}/branches/{opened['branch_id']}"
+        await http.post(f"{branch}/extend", json={"pieces": [{"type": "text", "text": "Hi"}]})
+        await http.post(f"{branch}/generate", json={"max_tokens": 3})
+        await http.post(f"{branch}/select", json={"choices": ["a", "b"]})
+        await http.post(f"{branch}/generate", json={"max_tokens": 3, "sampling": {"temperature": -1}})
+        listed = (await http.get("/v1/requests")).json()["data"]
+    found = [LINE.fullmatch(record.getMessage()) for record in caplog.records if record.name == "ramet.request"]
+    assert all(found)
+    finishes = [match[1] for match in found if match]
+    assert finishes[:7] == ["length"] * 6 + ["stop"] and finishes[7].startswith("error")
+    assert listed[2]["program"] == opened["program_id"]
+    assert (listed[2]["prompt_tokens"], listed[2]["new_tokens"]) == (2, 3)
+
+
+class Slowed:
+    """Around an executor: a step takes a while."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def execute(self, plan: Any) -> Any:
+        time.sleep(0.005)
+        return self._inner.execute(plan)
+
+
+async def test_generations_of_programs_are_in_flight_and_bounded() -> None:
+    async with served("x" * 400, config=ServeConfig(max_in_flight=1), wrap=Slowed) as http:
+        opened = (await http.post("/v1/programs", json={})).json()
+        branch = f"/v1/programs/{opened['program_id']}/branches/{opened['branch_id']}"
+        await http.post(f"{branch}/extend", json={"pieces": [{"type": "text", "text": "Hi"}]})
+        running = asyncio.create_task(http.post(f"{branch}/generate", json={"max_tokens": 200}))
+        while (await http.get("/health")).json()["in_flight"] == 0:
+            await asyncio.sleep(0.01)
+        refused = await http.post("/v1/completions", json={"prompt": "Hi"})
+        assert (await running).status_code == 200
+        assert (await http.get("/health")).json()["in_flight"] == 0
+    assert refused.status_code == 429 and int(refused.headers["retry-after"]) > 0
