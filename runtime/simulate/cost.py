@@ -47,6 +47,9 @@ MODELS = {
     "llama-2-13b": Model(
         parameters=13e9, num_layers=40, attention_width=5120, kv_bytes_per_token=819_200, weight_bytes=26e9
     ),
+    "qwen2.5-14b": Model(
+        parameters=14.8e9, num_layers=48, attention_width=5120, kv_bytes_per_token=196_608, weight_bytes=29.6e9
+    ),
     "smollm2-135m": Model(
         parameters=135e6, num_layers=30, attention_width=576, kv_bytes_per_token=23_040, weight_bytes=270e6
     ),
@@ -114,6 +117,10 @@ class CostModel:
             saved = shared_reads(plan.groups) if len(rows) == len(plan.rows) else 0
             total += self.step_s(rows, saved)
         return total
+
+    def overhead_s(self, plan: StepPlan) -> float:
+        """Beside the step: none, for t_0 has it."""
+        return 0.0
 
     def rebuild_s(self, start: int, end: int) -> float:
         """R: seconds to compute tokens [start, end) of a context, alone on the device."""

@@ -4,18 +4,26 @@ To replay hours in seconds it lets a decode step stand for several: the tokens t
 drafts, the scheduler plans them like any drafts, all are accepted, and each is charged as a step of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from ramet.runtime.simulate.cost import CostModel
 from ramet.runtime.types import PageMove, PlannedRow, SampledRow, StepPlan, StepResult
+
+
+class StepCosts(Protocol):
+    """Seconds: a roofline (`cost.py`), or what was measured (`measured.py`)."""
+
+    def plan_s(self, plan: StepPlan, loaded: Mapping[int, int] = ...) -> float: ...
+    def overhead_s(self, plan: StepPlan) -> float: ...
 
 
 class SimulatedExecutor:
     """Behind the executor's protocol. Tell it with `expect` what a sequence will say before it is submitted."""
 
-    def __init__(self, cost: CostModel, *, num_drafts: int = 15) -> None:
-        """`num_drafts`  decode steps, less one, that a planned step may stand for"""
-        self._cost, self._num_drafts = cost, num_drafts
+    def __init__(self, cost: StepCosts, *, num_drafts: int = 15, reads_shared_once: bool = True) -> None:
+        """`num_drafts`         decode steps, less one, that a planned step may stand for
+        `reads_shared_once`  False: each row reads its prefix for itself, whatever the plan groups"""
+        self._cost, self._num_drafts, self._reads_shared_once = cost, num_drafts, reads_shared_once
         self._outputs: dict[int, tuple[int, Sequence[int]]] = {}
         self._loadable: dict[int, int] = {}
         self.busy_s = 0.0
@@ -23,8 +31,8 @@ class SimulatedExecutor:
         """Tokens that came from the host instead of being computed."""
 
     def expect(self, sequence_id: int, num_prompt: int, output: Sequence[int], loadable: int = 0) -> None:
-        """The sequence answers its prompt of `num_prompt` tokens with `output`; the host has the KV of its
-        first `loadable` tokens."""
+        """The sequence answers its prompt of `num_prompt` tokens with `output`; the KV of its first `loadable` tokens
+        has come from the host."""
         self._outputs[sequence_id] = (num_prompt, output)
         if loadable:
             self._loadable[sequence_id] = loadable
@@ -40,13 +48,19 @@ class SimulatedExecutor:
     def move(self, moves: Sequence[PageMove]) -> None:
         """Nothing is anywhere."""
 
+    def overhead_s(self, plan: StepPlan) -> float:
+        """What the loop itself needs beside a step."""
+        return self._cost.overhead_s(plan) if plan.rows else 0.0
+
     def _seconds(self, plan: StepPlan) -> float:
-        """Compute, with the transfers beside it."""
+        """Compute; what came from the host is not computed."""
+        if not self._reads_shared_once:
+            plan = plan._replace(groups=())
         if not self._loadable:
             return self._cost.plan_s(plan)
         loaded = {row.sequence_id: num for row in plan.rows if (num := self._num_loaded(row))}
         self.num_loaded += sum(loaded.values())
-        return max(self._cost.plan_s(plan, loaded), self._cost.reload_s(sum(loaded.values())))
+        return self._cost.plan_s(plan, loaded)
 
     def _num_loaded(self, row: PlannedRow) -> int:
         loadable = self._loadable.get(row.sequence_id, 0)

@@ -1,9 +1,9 @@
 """A second tier in host memory, as a price: what it holds is loaded in place of being computed again.
 
 Contexts are written through when a turn ends (the link idles while the model decodes) and found there by their session.
-The scheduler plans a lost context as prefill; for the part that the host has, the executor charges the transfer, beside
-the compute of the same step, and no arithmetic. Capacity is kept by least recent use, or by what a policy thinks a
-session is worth.
+A turn that comes back waits until the part of its context that the device lost and the host has is transferred, one
+after the other over one link, while others compute. The scheduler then plans that part as prefill, and the executor
+charges nothing for it. Capacity is kept by least recent use, or by what a policy thinks a session is worth.
 """
 
 from collections.abc import Callable
@@ -13,10 +13,14 @@ Worth = Callable[[str, float], float]
 
 
 class HostTier:
-    """Context tokens by session. `worth` None: least recently used leaves first."""
+    """Context tokens by session. `worth` None: least recently used leaves first. `load_s`: seconds to transfer so many
+    tokens."""
 
-    def __init__(self, capacity_tokens: int, worth: Worth | None = None) -> None:
-        self.capacity_tokens, self._worth = capacity_tokens, worth
+    def __init__(
+        self, capacity_tokens: int, worth: Worth | None = None, load_s: Callable[[int], float] = lambda num_tokens: 0.0
+    ) -> None:
+        self.capacity_tokens, self._worth, self._load_s = capacity_tokens, worth, load_s
+        self._link_free_s = 0.0
         self._held: dict[str, int] = {}  # in the order of last use
         self.num_tokens = 0
 
@@ -30,6 +34,13 @@ class HostTier:
         self._held[session] = num_tokens
         while self.num_tokens > self.capacity_tokens and self._held:
             self.drop(self._first(now))
+
+    def load(self, num_tokens: int, now: float) -> float:
+        """When so many tokens of a session will be on the device."""
+        if num_tokens <= 0:
+            return now
+        self._link_free_s = max(now, self._link_free_s) + self._load_s(num_tokens)
+        return self._link_free_s
 
     def drop(self, session: str) -> None:
         """The session ended, or must leave."""

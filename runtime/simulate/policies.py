@@ -26,6 +26,7 @@ from ramet.runtime.scheduler.programs import Gap, Program, ProgramTable
 from ramet.runtime.scheduler.retention import RetentionOrder
 from ramet.runtime.scheduler.scheduler import Scheduler
 from ramet.runtime.scheduler.working_set import ProgramAdmission, WorkingSetConfig
+from ramet.runtime.simulate.baselines.intercept import Interceptions, Rung
 from ramet.runtime.simulate.baselines.min_waste import MinWaste
 from ramet.runtime.simulate.baselines.oracle import FarthestNextUse
 from ramet.runtime.simulate.baselines.pause import PausedPrograms
@@ -34,7 +35,9 @@ from ramet.runtime.simulate.baselines.ttl import SeenDurations, TimeToLive
 from ramet.runtime.simulate.cost import CostModel
 from ramet.runtime.simulate.executor import SimulatedExecutor
 from ramet.runtime.simulate.host import HostTier, Worth
-from ramet.runtime.simulate.runner import ManualClock, Runner
+from ramet.runtime.simulate.runner import ManualClock, Runner, Watcher
+from ramet.runtime.simulate.synthetic import AUGMENTATIONS
+from ramet.runtime.simulate.workload import program_of_session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +84,7 @@ class Parts:
 
     def worth(self, session: str, now: float) -> float:
         """To the host: the index of a session."""
-        program = self.table.find(session)
+        program = self.table.find(program_of_session(session))
         return 0.0 if program is None else self.retention.index(program, now)
 
     def page_admission(self) -> Admission:
@@ -116,6 +119,8 @@ class Built:
     before_step: Callable[[float], None] | None = None
     host_worth: Worth | None = None
     """How a host tier chooses who leaves; None: least recently used."""
+    watcher: Callable[[PrefixCache, HostTier | None], Watcher] | None = None
+    """A rule that decides in gaps, over the cache and the host tier; that tier is then written by it alone."""
 
 
 Builder = Callable[[Parts], Built]
@@ -143,6 +148,22 @@ def _session_reference(parts: Parts) -> Built:
 
 def _min_waste(parts: Parts) -> Built:
     return Built(program_fcfs(parts.table), parts.page_admission(), MinWaste(parts.table, parts.config.cost.rebuild_s))
+
+
+def _intercept(rung: Rung, *, by_return: bool = False) -> Builder:
+    """`by_return`: a program that comes back stands behind all who wait already, as a new request would."""
+
+    def build(parts: Parts) -> Built:
+        config, profiled = parts.config, {kind: shape.gap_s for kind, shape in AUGMENTATIONS.items()}
+
+        def watcher(cache: PrefixCache, host: HostTier | None) -> Watcher:
+            return Interceptions(rung, cache, parts.table, config.cost, parts.clock, host, parts.returns_at, profiled)
+
+        order: Order = FirstComeFirstServed() if by_return else program_fcfs(parts.table)
+        eviction = MinWaste(parts.table, config.cost.rebuild_s)
+        return Built(order, parts.page_admission(), eviction, watcher=watcher)
+
+    return build
 
 
 def _ttl(parts: Parts) -> Built:
@@ -182,6 +203,11 @@ POLICIES: dict[str, Builder] = {
     "program-fcfs": _lru(lambda parts: program_fcfs(parts.table)),
     "session-reference": _session_reference,
     "min-waste": _min_waste,
+    "intercept-discard": _intercept(Rung(swaps=False, preserves=False), by_return=True),
+    "intercept-swap": _intercept(Rung(preserves=False)),
+    "intercept-profiled": _intercept(Rung(expects="profiled")),
+    "intercept": _intercept(Rung()),
+    "intercept-oracle": _intercept(Rung(expects="oracle")),
     "ttl": _ttl,
     "ttl-2s": _ttl_fixed,
     "pause": _pause,
@@ -221,8 +247,8 @@ def build_runner(policy: str, config: MachineConfig) -> Runner:
     working_set = built.admission if isinstance(built.admission, ProgramAdmission) else None
     feed = ProgramFeed(parts.table, tree, parts.clock, working_set)
     executor = SimulatedExecutor(config.cost, num_drafts=config.num_drafts)
-    host = HostTier(config.host_tokens, built.host_worth) if config.host_tokens else None
-    return Runner(
+    host = HostTier(config.host_tokens, built.host_worth, config.cost.reload_s) if config.host_tokens else None
+    runner = Runner(
         scheduler,
         executor,
         parts.clock,
@@ -230,4 +256,8 @@ def build_runner(policy: str, config: MachineConfig) -> Runner:
         before_step=built.before_step,
         returns_at=parts.returns_at,
         host=host,
+        writes_through=built.watcher is None,
     )
+    if built.watcher is not None:
+        runner.watchers.append(built.watcher(cache, host))
+    return runner

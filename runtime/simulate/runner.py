@@ -8,20 +8,24 @@ import heapq
 import itertools
 import time
 from array import array
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from ramet.radix.node import Cursor
+from ramet.radix.tree import RadixTree
 from ramet.runtime.scheduler.program_feed import ProgramFeed
+from ramet.runtime.scheduler.programs import reader_name
 from ramet.runtime.scheduler.scheduler import Ended, Scheduler
 from ramet.runtime.scheduler.sequence import Request
 from ramet.runtime.scheduler.token_row import ID_TYPE, TokenRow
 from ramet.runtime.simulate.executor import SimulatedExecutor
 from ramet.runtime.simulate.host import HostTier
-from ramet.runtime.simulate.workload import Session, Turn
-from ramet.runtime.types import GenerateSpec, ProgramSpec, StepResult
+from ramet.runtime.simulate.workload import Gap, Session, Turn
+from ramet.runtime.types import GenerateSpec, ProgramSpec, StepPlan, StepResult
 
 
 class ManualClock:
@@ -92,14 +96,50 @@ class Replay:
 class _Live:
     """A session on its way."""
 
-    __slots__ = ("cursor", "known", "place", "row", "session", "started_s")
+    __slots__ = (
+        "branch_id",
+        "cursor",
+        "known",
+        "loadable",
+        "place",
+        "returned_s",
+        "row",
+        "session",
+        "started_s",
+        "waits_for",
+    )
 
     def __init__(self, session: Session, started_s: float) -> None:
         self.session, self.started_s = session, started_s
+        self.branch_id = 0
+        self.waits_for = set(session.after)
+        self.returned_s: float | None = None
+        """When its present turn came, where it waits for the host's tokens of it, ..."""
+        self.loadable = 0
+        """... of which there are so many."""
         self.place = 0
         self.row = TokenRow()
         self.cursor: Cursor | None = None
         self.known = 0
+
+
+class Watcher(Protocol):
+    """Who looks on, and may free or move what sessions in a gap hold: a rule, or a measure."""
+
+    def paused(self, session: str, cursor: Cursor | None, num_tokens: int) -> None:
+        """A session waits in a gap; its context is so long."""
+        ...
+
+    def returned(self, session: str, request_id: int, num_known: int, num_loadable: int) -> None:
+        """A turn of it was submitted: the first `num_known` tokens were computed before, a lower tier has
+        `num_loadable`."""
+        ...
+
+    def closed(self, session: str) -> None: ...
+
+    def stepped(self, plan: StepPlan, seconds: float, num_waiting: int) -> None:
+        """A step is done; so many turns had to wait."""
+        ...
 
 
 class Runner:
@@ -115,7 +155,10 @@ class Runner:
         before_step: Callable[[float], None] | None = None,
         returns_at: dict[str, float] | None = None,
         host: HostTier | None = None,
+        writes_through: bool = True,
     ) -> None:
+        """`writes_through`: what ends a turn goes to the host at once; False: a watcher decides"""
+        self._writes_through = writes_through
         self._scheduler, self._executor, self._clock, self._feed = scheduler, executor, clock, feed
         self._before_step, self._host = before_step, host
         self._returns_at = {} if returns_at is None else returns_at
@@ -126,6 +169,11 @@ class Runner:
         self._live: dict[int, _Live] = {}
         self._heads: dict[str, array[int]] = {}
         self._backlog: Iterator[Session] = iter(())
+        self._open: Counter[str] = Counter()
+        """Program -> its sessions that came, or will come, and have not ended."""
+        self._num_branches: Counter[str] = Counter()
+        self._followers: dict[str, list[_Live]] = defaultdict(list)
+        self.watchers: list[Watcher] = []
         self.replay = Replay()
         self.on_decision: Callable[[float], None] | None = None
         """Told the wall seconds of each step's schedule() and commit()."""
@@ -142,10 +190,21 @@ class Runner:
         return self._run(until_s)
 
     def open_loop(self, sessions: Sequence[Session], until_s: float = float("inf")) -> Replay:
-        """Each at its `arrived_s`; to the end of the last."""
+        """Each at its `arrived_s`, or after those it waits for; to the end of the last."""
         for session in sessions:
             self._arrive(session, session.arrived_s)
         return self._run(until_s)
+
+    @property
+    def tree(self) -> RadixTree:
+        """What is cached, for who measures."""
+        assert self._scheduler.cache.tree is not None
+        return self._scheduler.cache.tree
+
+    @property
+    def num_programs(self) -> int:
+        """That are open now."""
+        return len(self._feed.table)
 
     @property
     def num_nodes(self) -> int:
@@ -179,7 +238,9 @@ class Runner:
         plan = self._scheduler.schedule()
         self.replay.policy_s += time.perf_counter() - began
         result = self._executor.execute(plan)
-        self._clock.seconds += result.compute_s
+        self._clock.seconds += result.compute_s + self._executor.overhead_s(plan)
+        for watcher in self.watchers if plan.rows else ():
+            watcher.stepped(plan, result.compute_s, len(self._live) - len(plan.rows))
         self.replay.idle_token_s += result.compute_s * self._scheduler.cache.num_evictable * self._page_size
         began = time.perf_counter()
         if plan.rows:
@@ -196,7 +257,8 @@ class Runner:
     def _deliver(self) -> None:
         while self._events and self._events[0][0] <= self._clock.seconds:
             _, _, live = heapq.heappop(self._events)
-            self._submit(live)
+            if not self._waits_for_host(live):
+                self._submit(live)
 
     def _wait(self) -> bool:
         """Nothing runs: on to the next event. False where there is none."""
@@ -209,18 +271,47 @@ class Runner:
 
     def _arrive(self, session: Session, at_s: float) -> None:
         live = _Live(session, at_s)
+        self._open[session.program] += 1
+        live.branch_id = self._num_branches[session.program]
+        self._num_branches[session.program] += 1
         name, length = session.shared_prefix
         if length:
             head = self._heads.get(name)
             if head is None or len(head) < length:
                 head = self._heads[name] = self._fresh(length)
             live.row.extend(head[:length])
-        heapq.heappush(self._events, (at_s, next(self._serial), live))
+        for name in live.waits_for:
+            self._followers[name].append(live)
+        if not live.waits_for:
+            heapq.heappush(self._events, (at_s, next(self._serial), live))
+
+    def _release(self, name: str, now: float) -> None:
+        """Those that waited for this session alone come."""
+        for live in self._followers.pop(name, ()):
+            live.waits_for.discard(name)
+            if not live.waits_for:
+                live.started_s = now + live.session.arrived_s
+                heapq.heappush(self._events, (live.started_s, next(self._serial), live))
 
     def _fresh(self, num_tokens: int) -> "array[int]":
         """Ids that nobody else has."""
         first, self._next_id = self._next_id, self._next_id + num_tokens
         return array(ID_TYPE, range(first, first + num_tokens))
+
+    def _waits_for_host(self, live: _Live) -> bool:
+        """Start the transfer of what the host has of it and the device lost; True until that is over."""
+        if self._host is None or live.returned_s is not None or not live.place:
+            return False
+        now, session = self._clock.seconds, live.session
+        live.returned_s = now
+        known = min(session.turns[live.place].kept_tokens, len(live.row))
+        live.loadable = min(known, self._host.held(session.name))
+        resident = self.tree.reader_depth(reader_name(session.program, live.branch_id))
+        ready_s = self._host.load(live.loadable - resident, now)
+        if ready_s <= now:
+            return False
+        heapq.heappush(self._events, (ready_s, next(self._serial), live))
+        return True
 
     def _submit(self, live: _Live) -> None:
         session, turn = live.session, live.session.turns[live.place]
@@ -230,18 +321,20 @@ class Runner:
             tokens=live.row,
             spec=GenerateSpec(max_tokens=turn.output_tokens, ignore_eos=True, stream_interval=1 << 30),
             program=ProgramSpec(
-                program_id=session.name,
+                program_id=session.program,
                 workload=session.workload,
                 tenant=session.tenant,
                 priority=session.priority,
             ),
+            branch_id=live.branch_id,
             cursor=live.cursor,
             num_known=known,
         )
         live.known = known
         self._live[request.request_id] = live
-        loadable = min(known, self._host.held(session.name)) if self._host is not None else 0
-        self._executor.expect(request.request_id, len(live.row), self._fresh(turn.output_tokens), loadable)
+        self._executor.expect(request.request_id, len(live.row), self._fresh(turn.output_tokens), live.loadable)
+        for watcher in self.watchers:
+            watcher.returned(session.name, request.request_id, known, live.loadable)
         self._feed.submitted(request)
         self._scheduler.submit(request)
         for ended in self._scheduler.take_ended():  # refused
@@ -272,25 +365,44 @@ class Runner:
             self.replay.num_refused += 1
         self.replay.turns.append(self._record(live, ended, now))
         live.cursor, live.place = ended.cursor, live.place + 1
+        live.returned_s, live.loadable = None, 0
         is_last = live.place == len(session.turns) or turn.gap is None or ended.ending.failed is not None
-        self._returns_at.pop(session.name, None)
+        self._returns_at.pop(session.program, None)
         if turn.gap is not None and not is_last:
-            self._returns_at[session.name] = now + turn.gap.duration_s
+            self._returns_at[session.program] = now + turn.gap.duration_s
         self._feed.ended(ended)
-        program = self._feed.table.find(session.name)
+        program = self._feed.table.find(session.program)
         service = program.attained if program is not None else 0.0
         if self._host is not None:
             self._write_through(session.name, len(live.row), is_last)
-        if is_last or turn.gap is None:
-            self._feed.closed(session.name)
-        else:
-            self._feed.wait(session.name, turn.gap.kind, turn.gap.key, turn.gap.expected_s)
         if turn.gap is not None and not is_last:
-            heapq.heappush(self._events, (now + turn.gap.duration_s, next(self._serial), live))
-            return
+            self._pause(live, turn.gap, now)
+        else:
+            self._session_ended(live, service, now)
+
+    def _pause(self, live: _Live, gap: Gap, now: float) -> None:
+        session = live.session
+        program = self._feed.table.find(session.program)
+        if program is not None and not program.turns:
+            self._feed.wait(session.program, gap.kind, gap.key, gap.expected_s)
+        for watcher in self.watchers:
+            watcher.paused(session.name, live.cursor, len(live.row))
+        heapq.heappush(self._events, (now + gap.duration_s, next(self._serial), live))
+
+    def _session_ended(self, live: _Live, service: float, now: float) -> None:
+        session = live.session
+        self._open[session.program] -= 1
+        for watcher in self.watchers:
+            watcher.closed(session.name)
+        program = self._feed.table.find(session.program)
+        if self._open[session.program] <= 0:
+            self._feed.closed(session.program)
+        elif program is not None and not program.turns:
+            self._feed.wait(session.program, "join", (session.workload, "join"))
         self.replay.sessions.append(
             SessionRecord(session.name, live.started_s, now, live.place, session.workload, session.tenant, service)
         )
+        self._release(session.name, now)
         following = next(self._backlog, None)
         if following is not None:
             self._arrive(following, now)
@@ -299,19 +411,21 @@ class Runner:
         assert self._host is not None
         if is_last:
             self._host.drop(name)
-        else:
+        elif self._writes_through:
             self._host.write(name, num_tokens, self._clock.seconds)
 
     def _record(self, live: _Live, ended: Ended, now: float) -> TurnRecord:
         seq = ended.seq
         timings = seq.timings(now)
+        came_s = seq.arrived_s if live.returned_s is None else live.returned_s
+        loading_s = seq.arrived_s - came_s
         return TurnRecord(
             session=live.session.name,
             place=live.place,
-            submitted_s=seq.arrived_s,
+            submitted_s=came_s,
             ended_s=now,
-            first_token_s=timings.time_to_first_token_s or now - seq.arrived_s,
-            queue_s=timings.queue_s,
+            first_token_s=loading_s + (timings.time_to_first_token_s or now - seq.arrived_s),
+            queue_s=loading_s + timings.queue_s,
             prompt_tokens=seq.num_prompt,
             cached_tokens=max(0, seq.num_cached),
             known_tokens=live.known,

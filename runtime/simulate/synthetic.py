@@ -23,6 +23,27 @@ OUTPUT_SHARE = 0.02
 """Of a Continuum session's tokens; ours, for the paper gives the sum."""
 
 
+class Augmentation(NamedTuple):
+    """A way in which a program leaves the model and comes back (InferCept, table of workloads), means."""
+
+    gap_s: float
+    calls: float
+    context_tokens: int
+    """When it leaves."""
+
+
+AUGMENTATIONS = {
+    "math": Augmentation(9e-5, 3.75, 1422),
+    "qa": Augmentation(0.69, 2.5, 1846),
+    "embodied": Augmentation(0.09, 28.0, 2185),
+    "chat": Augmentation(28.6, 4.45, 753),
+    "image": Augmentation(20.0, 6.9, 1247),
+    "speech": Augmentation(17.2, 6.9, 1251),
+}
+AUGMENTED_OUTPUT_SHARE = 0.2
+"""Of what a context grows by between two calls; ours, as is that the first prompt is half of the mean context."""
+
+
 def program_of(shape: Shape, source: random.Random, name: str, arrived_s: float, kind: str) -> Session:
     """Calls are geometric, cut at the most; lengths exponential about their means; no gaps."""
     num_calls = min(shape.calls_max, 1 + int(math.log(1.0 - source.random()) / math.log(1.0 - 1.0 / shape.calls_mean)))
@@ -59,6 +80,28 @@ def continuum_sessions(scale: int, per_s: float, num_sessions: int, seed: int) -
                 name=f"session-{number}", turns=_even_turns(num_turns, tokens, tool), arrived_s=now, workload="agent"
             )
         )
+    return sessions
+
+
+def augmented_sessions(per_s: float, num_sessions: int, seed: int) -> list[Session]:
+    """Poisson arrivals, the six kinds by chance; calls normal about their mean (a third of it the deviation), gaps
+    exponential. Contexts grow evenly, so that their mean when the model is left is the published one."""
+    source, now, sessions = random.Random(seed), 0.0, []
+    for number in range(num_sessions):
+        now += source.expovariate(per_s)
+        kind = source.choice(list(AUGMENTATIONS))
+        shape = AUGMENTATIONS[kind]
+        num_gaps = max(1, round(source.gauss(shape.calls, shape.calls / 3)))
+        first = max(32, int(source.gauss(0.5, 0.1) * shape.context_tokens))
+        grown = max(8, int(shape.context_tokens / max(1.0, shape.calls - 1.0)))
+        output = max(2, int(AUGMENTED_OUTPUT_SHARE * grown))
+        turns, context = [], 0
+        for place in range(num_gaps + 1):
+            new = first if place == 0 else grown - output
+            gap = Gap(source.expovariate(1.0 / shape.gap_s), "tool", ("augmented", kind)) if place < num_gaps else None
+            turns.append(Turn(context, new, output, gap))
+            context += new + output
+        sessions.append(Session(name=f"{kind}-{number}", turns=turns, arrived_s=now, workload=kind))
     return sessions
 
 

@@ -38,12 +38,15 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A program of turns, one after the other."""
+    """Turns one after the other: a program, or one branch of a program of several."""
 
     name: str
+    """`program/branch` for a branch of a program: what stands before the first slash names the program."""
     turns: Sequence[Turn]
     arrived_s: float = 0.0
     """Open loop: when it comes. Closed loop: ignored."""
+    after: tuple[str, ...] = ()
+    """Sessions of the run that must have ended before it comes; it comes `arrived_s` after the last of them."""
     workload: str = ""
     tenant: str = ""
     priority: int = 0
@@ -51,6 +54,14 @@ class Session:
     """Name and length of a prompt head that sessions of the same name share."""
     blocks: tuple[int, tuple[int, ...]] = (0, ())
     """Tokens of a block and block ids: the first prompt is made of these, cut to its length."""
+
+    @property
+    def program(self) -> str:
+        return program_of_session(self.name)
+
+
+def program_of_session(name: str) -> str:
+    return name.partition("/")[0]
 
 
 def coding_sessions(

@@ -8,6 +8,7 @@ from ramet.runtime.simulate.figures.agents import s6, s7, s12
 from ramet.runtime.simulate.figures.always import baselines, negative, overhead
 from ramet.runtime.simulate.figures.capacity import s1, s1b
 from ramet.runtime.simulate.figures.gang import s14
+from ramet.runtime.simulate.figures.intercept import s4
 from ramet.runtime.simulate.figures.order import s3, s9
 from ramet.runtime.simulate.figures.published import s5, s8, s11, s13
 from ramet.runtime.simulate.figures.retention import s16
@@ -18,6 +19,7 @@ FIGURES: dict[str, Callable[[Path], Figure]] = {
     "S1b": s1b,
     "S2": s2,
     "S3": s3,
+    "S4": s4,
     "S5": s5,
     "S6": s6,
     "S7": s7,
