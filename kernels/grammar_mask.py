@@ -1,9 +1,9 @@
 """The step of a grammar on the device: take a token, move on, and write the mask of the next one.
 
 `grammar_advance` reads the bytes of a sampled token into every configuration of a slot; `grammar_mask` writes the
-packed mask of what may follow. Both run one program a slot over flat int32 tables whose layout
-`constrained.tables.arena` defines, so changing batches reuse one captured graph. Integers only: the plain twins below
-agree bit for bit.
+packed mask of what may follow; `grammar_step` is one after the other in one launch, for the slots that took a token.
+All run one program a slot over flat int32 tables whose layout `constrained.tables.arena` defines, so changing batches
+reuse one captured graph. Integers only: the plain twins below agree bit for bit.
 
 Layout   slots     int32 [B, slot_words(K, D)]  num configurations, status, then per configuration
                                                 state, counter, depth, (return state, counter) * D
@@ -214,6 +214,23 @@ def grammar_mask_reference(
             _set_bits(out[b], slot.arena[slot.arena[ENDS] : slot.arena[ENDS] + slot.arena[NUM_ENDS]])
 
 
+def grammar_step_reference(
+    slots: Tensor,
+    bases: Tensor,
+    tokens: Tensor,
+    arena: Tensor,
+    offsets: Tensor,
+    data: Tensor,
+    rows: Tensor,
+    out: Tensor,
+    *,
+    depth: int,
+) -> None:
+    """The definition: a slot whose token is -1 keeps its place and its mask."""
+    grammar_advance_reference(slots, bases, tokens, arena, offsets, data, depth=depth)
+    grammar_mask_reference(slots, torch.where(tokens >= 0, bases, -1), arena, rows, out, depth=depth)
+
+
 # Triton ---------------------------------------------------------------------------------------------------------------
 
 
@@ -336,9 +353,8 @@ def _read(grammar, old, new, num_old, symbol, is_special, full, K: tl.constexpr,
 
 
 @triton.jit
-def _advance_kernel(slots_ptr, scratch_ptr, bases_ptr, tokens_ptr, arena_ptr, offsets_ptr, data_ptr, slot_stride,
-                    scratch_stride, K: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    slot = tl.program_id(0).to(tl.int64)
+def _advance_slot(slot, slots_ptr, scratch_ptr, bases_ptr, tokens_ptr, arena_ptr, offsets_ptr, data_ptr, slot_stride,
+                  scratch_stride, K: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     base, token = tl.load(bases_ptr + slot), tl.load(tokens_ptr + slot)
     record = slots_ptr + slot * slot_stride
     status = tl.load(record + 1)
@@ -417,9 +433,8 @@ def _answer(grammar, offset, number, counter, rows_ptr, out, W, BLOCK: tl.conste
 
 
 @triton.jit
-def _mask_kernel(slots_ptr, bases_ptr, arena_ptr, rows_ptr, out_ptr, W, slot_stride, out_stride,
-                 DEPTH: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    slot = tl.program_id(0).to(tl.int64)
+def _mask_slot(slot, slots_ptr, bases_ptr, arena_ptr, rows_ptr, out_ptr, W, slot_stride, out_stride,
+               DEPTH: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     base = tl.load(bases_ptr + slot)
     if base >= 0:
         record, grammar, out = slots_ptr + slot * slot_stride, arena_ptr + base, out_ptr + slot * out_stride
@@ -452,6 +467,32 @@ def _mask_kernel(slots_ptr, bases_ptr, arena_ptr, rows_ptr, out_ptr, W, slot_str
             _set_bits_kernel(grammar, tl.load(grammar + 6), tl.load(grammar + 7), out, BLOCK)
 
 
+@triton.jit
+def _advance_kernel(slots_ptr, scratch_ptr, bases_ptr, tokens_ptr, arena_ptr, offsets_ptr, data_ptr, slot_stride,
+                    scratch_stride, K: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    _advance_slot(tl.program_id(0).to(tl.int64), slots_ptr, scratch_ptr, bases_ptr, tokens_ptr, arena_ptr, offsets_ptr,
+                  data_ptr, slot_stride, scratch_stride, K, DEPTH, BLOCK)  # fmt: skip
+
+
+@triton.jit
+def _mask_kernel(slots_ptr, bases_ptr, arena_ptr, rows_ptr, out_ptr, W, slot_stride, out_stride,
+                 DEPTH: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    _mask_slot(tl.program_id(0).to(tl.int64), slots_ptr, bases_ptr, arena_ptr, rows_ptr, out_ptr, W, slot_stride,
+               out_stride, DEPTH, BLOCK)  # fmt: skip
+
+
+@triton.jit
+def _step_kernel(slots_ptr, scratch_ptr, bases_ptr, tokens_ptr, arena_ptr, offsets_ptr, data_ptr, rows_ptr, out_ptr, W,
+                 slot_stride, scratch_stride, out_stride, K: tl.constexpr, DEPTH: tl.constexpr,
+                 SLOT_BLOCK: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    slot = tl.program_id(0).to(tl.int64)
+    if tl.load(tokens_ptr + slot) >= 0:
+        _advance_slot(slot, slots_ptr, scratch_ptr, bases_ptr, tokens_ptr, arena_ptr, offsets_ptr, data_ptr,
+                      slot_stride, scratch_stride, K, DEPTH, SLOT_BLOCK)  # fmt: skip
+        tl.debug_barrier()  # the mask reads the slot that was just written
+        _mask_slot(slot, slots_ptr, bases_ptr, arena_ptr, rows_ptr, out_ptr, W, slot_stride, out_stride, DEPTH, BLOCK)
+
+
 def grammar_advance_triton(
     slots: Tensor, bases: Tensor, tokens: Tensor, arena: Tensor, offsets: Tensor, data: Tensor, *, depth: int
 ) -> None:
@@ -479,5 +520,33 @@ def grammar_mask_triton(
     )
 
 
+def grammar_step_triton(
+    slots: Tensor,
+    bases: Tensor,
+    tokens: Tensor,
+    arena: Tensor,
+    offsets: Tensor,
+    data: Tensor,
+    rows: Tensor,
+    out: Tensor,
+    *,
+    depth: int,
+    block: int = 1024,
+) -> None:
+    """One program a slot, four warps: the wide part is the mask, and warps that wait cost the narrow part nothing."""
+    B, W = out.shape
+    K = (slots.shape[1] - SLOT_HEAD) // (PLACE + 2 * depth)
+    for name, tensor in (("bases", bases), ("tokens", tokens)):
+        check_tensor(name, tensor, dtype=torch.int32, shape=(B,), device=slots.device)
+    check_tensor("out", out, dtype=torch.int32, shape=(slots.shape[0], rows.shape[1]), device=slots.device)
+    scratch = torch.empty((B, 2 * slot_words(K + 1, depth)), dtype=torch.int32, device=slots.device)
+    _step_kernel[(B,)](
+        slots, scratch, bases, tokens, arena, offsets, data, rows, out, W, slots.stride(0), scratch.stride(0),
+        out.stride(0), K=K, DEPTH=depth, SLOT_BLOCK=triton.next_power_of_2(PLACE + 2 * depth),
+        BLOCK=min(block, triton.next_power_of_2(W)), num_warps=4,
+    )  # fmt: skip
+
+
 grammar_advance = Op("grammar_advance", reference=grammar_advance_reference, triton=grammar_advance_triton)
 grammar_mask = Op("grammar_mask", reference=grammar_mask_reference, triton=grammar_mask_triton)
+grammar_step = Op("grammar_step", reference=grammar_step_reference, triton=grammar_step_triton)

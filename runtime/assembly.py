@@ -110,7 +110,7 @@ def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient
     loaded = _load(options, source, device, progress)
     _refuse_other_kv(options, is_native=isinstance(loaded.model, NativeModel))
     allocator = PageAllocator(num_pages)
-    compile_grammar = _grammar_compiler(loaded, limited=options.compile_limits)
+    compile_grammar = _grammar_compiler(loaded, limited=options.compile_limits, with_tables=device.type != "cpu")
     executor = _executor(options, loaded, allocator.pool_pages, compile_grammar)
     card, template = _card(options, loaded, num_pages), _template(options, loaded)
     tier = _disk_tier(options, loaded, executor, card.fingerprint)
@@ -247,9 +247,10 @@ def _as_progress(told: BytesRead) -> Callable[[Progress], None]:
 # What works, what decides --------------------------------------------------------------------------------------------
 
 
-def _grammar_compiler(loaded: LoadedModel, *, limited: bool) -> "Callable[[Spec], CompiledGrammar]":
+def _grammar_compiler(loaded: LoadedModel, *, limited: bool, with_tables: bool) -> "Callable[[Spec], CompiledGrammar]":
     """Compiles over this model's vocabulary. Front ends and vocabulary are read when the first grammar comes: they take
-    half a second, and an engine without grammars starts without them. `limited`: in a worker that can be killed."""
+    half a second, and an engine without grammars starts without them. `limited`: in a worker that can be killed.
+    `with_tables`: those for the device too, so that no step waits for them."""
 
     @functools.cache
     def compiler() -> "Callable[[Spec], CompiledGrammar]":
@@ -263,7 +264,13 @@ def _grammar_compiler(loaded: LoadedModel, *, limited: bool) -> "Callable[[Spec]
             return CompileService(vocabulary).compile
         return lambda spec: compile(spec, vocabulary)
 
-    return lambda spec: compiler()(spec)
+    def compiled(spec: Spec) -> "CompiledGrammar":
+        grammar = compiler()(spec)
+        if with_tables:
+            _ = grammar.tables  # made once, here
+        return grammar
+
+    return compiled
 
 
 def _executor(

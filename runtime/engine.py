@@ -143,6 +143,11 @@ class Engine:
             time.sleep(_WRITE_PAUSE_S)
         self.mover.close()
 
+    @property
+    def num_masks(self) -> tuple[int, int]:
+        """Places drawn under a grammar: masks that the device made, and the host; 0 where the executor does not say."""
+        return getattr(self.executor, "num_device_masks", 0), getattr(self.executor, "num_host_masks", 0)
+
     def seed_of(self, request_id: int) -> int | None:
         """What a turn without a seed draws with; None where the executor does not say."""
         ask = getattr(self.executor, "seed_of", None)

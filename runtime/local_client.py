@@ -549,6 +549,7 @@ class LocalClient:
         statistics = await self._ask(self._engine.scheduler.statistics)
         with self._lock:
             counts = {"num_programs": self._branches.num_programs, "num_branches": self._branches.num_branches}
+        counts["grammar_device_masks_total"], counts["grammar_host_masks_total"] = self._engine.num_masks
         return msgspec.structs.replace(statistics, **counts)
 
     async def flush_cache(self) -> int:

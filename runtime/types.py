@@ -415,6 +415,10 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     steps_total: int = 0
     drafted_tokens_total: int = 0
     accepted_tokens_total: int = 0
+    grammar_device_masks_total: int = 0
+    """Places drawn under a grammar whose mask the device made, ..."""
+    grammar_host_masks_total: int = 0
+    """... and those whose mask the host made."""
     tree_nodes: int = 0
     host_hit_tokens_total: int = 0
     """Of `cached_tokens_total`, those that a prompt found because they came back from the host tier for it, ..."""

@@ -19,7 +19,7 @@ Arena, offsets from its beginning; [] a list whose length stands beside its offs
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,6 +92,8 @@ class GrammarTables:
 
     arena: Ints
     store: RowStore
+    numbers: Mapping[int, int]
+    """State of the machine -> its number in the arena."""
 
     @property
     def num_bytes(self) -> int:
@@ -210,7 +212,7 @@ class _Writer:
             self.words.extend(values)
         self.words[NUM_STATES], self.words[NUM_CLASSES] = len(self.ordered), columns.shape[1]
         self.words[START], self.words[NUM_ENDS] = 0, len(ends)
-        return GrammarTables(arena=np.array(self.words, dtype=np.int32), store=self.store)
+        return GrammarTables(arena=np.array(self.words, dtype=np.int32), store=self.store, numbers=self.number)
 
     def _put(self, values: tuple[int, ...]) -> int:
         """The offset of a list; equal lists are one."""

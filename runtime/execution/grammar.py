@@ -69,6 +69,11 @@ class GrammarWalk:
         """A token came that the grammar had denied: nothing can follow."""
         return self._state.is_dead
 
+    @property
+    def state(self) -> GrammarState:
+        """Where the sequence stands now."""
+        return self._state
+
     def forced(self) -> Sequence[int]:
         """The tokens that must follow, as far as they are certain."""
         return self._state.forced()
@@ -84,8 +89,22 @@ class GrammarWalk:
             masks.append(self._mask(self._ahead[-1]))
         return masks
 
+    def follow(self, drafts: Sequence[int]) -> int:
+        """The same without the masks, for which others care: how many of the drafts are allowed."""
+        self._ahead = [self._state]
+        for draft in drafts:
+            after = self._ahead[-1].advance(draft)
+            if after.is_dead:
+                break
+            self._ahead.append(after)
+        return len(self._ahead) - 1
+
+    def mask_after(self, num_drafts: int) -> Words:
+        """One mask of those that the last `follow` looked ahead over."""
+        return self._mask(self._ahead[num_drafts])
+
     def advance(self, tokens: Sequence[int], num_drafts: int = 0) -> None:
-        """Follow tokens. The first `num_drafts` are those that the last `masks` looked ahead over."""
+        """Follow tokens. The first `num_drafts` are those that the last `masks` or `follow` looked ahead over."""
         if num_drafts:
             self._move(self._ahead[num_drafts])
         for token in tokens[num_drafts:]:

@@ -9,6 +9,7 @@ other rows do not notice.
 import secrets
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -34,6 +35,9 @@ from ramet.runtime.types import (
     TokenLogprob,
 )
 
+if TYPE_CHECKING:
+    from ramet.runtime.execution.device_masks import DeviceMaskConfig, DeviceMasks
+
 _LOGPROB_ROWS = 256
 """Rows of logits whose logprobs are worked out at once: bounds the extra memory of long prompt logprobs."""
 
@@ -52,6 +56,7 @@ class LocalExecutor:
         seed: int | None = None,
         num_torch_threads: int | None = None,
         mover: PageMover | None = None,
+        device_masks: "DeviceMaskConfig | bool | None" = None,
     ) -> None:
         """vocabulary_size    the tokenizer's: logits past it are the model's padding, and never drawn
         end_ids            the model's end tokens: not drawn before min_tokens
@@ -60,17 +65,23 @@ class LocalExecutor:
         num_torch_threads  set on the thread that executes, at its first step: 1 where the model brings threads of its
                            own, for torch's then only cost wake-ups; None: as they are
         mover              to the disk tier and back; None: pages live on the device only
+        device_masks       grammars on the device of the logits, or masks from the host; None: on it unless it is a CPU
         """
         self.mover = mover
         self._num_torch_threads = num_torch_threads
         self._model, self._kv, self.kv = model, kv, kv
         self._vocabulary_size = vocabulary_size
+        self.device_masks = self._device_masks(device_masks, kv.keys[0].device, vocabulary_size)
+        """None: the host makes all masks."""
+        self.num_device_masks = self.num_host_masks = 0
+        """Places that were drawn under a grammar, by who made the mask."""
         self._builder = BatchBuilder(kv.page_size, kv.keys[0].device)
         self._starter = SequenceStarter(
             vocabulary_size=vocabulary_size,
             end_ids=end_ids,
             compile_grammar=compile_grammar,
             seed=secrets.randbits(64) if seed is None else seed,
+            device_masks=self.device_masks,
         )
         self._sequences: dict[int, ExecutedSequence | Failed] = {}
 
@@ -89,15 +100,31 @@ class LocalExecutor:
         if self._num_torch_threads is not None:
             torch.set_num_threads(self._num_torch_threads)  # OpenMP's number is the calling thread's
             self._num_torch_threads = None
-        for sequence_id in plan.ends:
-            self._sequences.pop(sequence_id, None)
-        for start in plan.starts:
-            self._sequences[start.sequence_id] = self._starter.start(start)
         with torch.inference_mode():
+            for sequence_id in plan.ends:
+                self._forget(sequence_id)
+            for start in plan.starts:
+                self._forget(start.sequence_id)
+                self._sequences[start.sequence_id] = self._starter.start(start)
             self.move(plan.moves)  # what leaves, before anything is written over it
             self._copy_pages(plan.copies)
             rows = self._run(plan) if plan.rows else []
         return StepResult(rows, compute_s=time.perf_counter() - began)
+
+    def _forget(self, sequence_id: int) -> None:
+        ended = self._sequences.pop(sequence_id, None)
+        if self.device_masks is not None and isinstance(ended, ExecutedSequence) and ended.slot is not None:
+            self.device_masks.leave(ended.slot)
+
+    @staticmethod
+    def _device_masks(
+        wanted: "DeviceMaskConfig | bool | None", device: torch.device, vocabulary_size: int
+    ) -> "DeviceMasks | None":
+        if wanted is False or (wanted is None and device.type == "cpu"):
+            return None
+        from ramet.runtime.execution.device_masks import DeviceMasks  # late: it comes with the grammars' tables
+
+        return DeviceMasks(device, vocabulary_size, None if isinstance(wanted, bool) else wanted)
 
     def move(self, moves: Sequence[PageMove]) -> None:
         if not moves:
@@ -121,14 +148,25 @@ class LocalExecutor:
         places: list[DrawRow] = []
         wanted: list[int] = []
         counts: list[int] = []
+        step = None if self.device_masks is None else self.device_masks.new_step()
         for row, output in zip(rows, outputs, strict=True):
             sequence = self._sequences.get(row.sequence_id)
             is_line = row.parents is None or row.num_sampled <= 1
-            own = sequence.places(row) if row.num_sampled and is_line and isinstance(sequence, ExecutedSequence) else []
+            own: list[DrawRow] = []
+            if row.num_sampled and is_line and isinstance(sequence, ExecutedSequence):
+                own = sequence.places(row, step, len(places))
             places += own
             wanted += output.sampled[: len(own)]
             counts.append(len(own))
-        drawn = iter(sample(logits if len(wanted) == len(logits) else logits[wanted], places))
+        self.num_device_masks += sum(place.mask_row is not None for place in places)
+        self.num_host_masks += sum(place.grammar is not None for place in places)
+        logits = logits if len(wanted) == len(logits) else logits[wanted]
+        if step is None:
+            drawn = iter(sample(logits, places))
+        else:
+            for at, words in step.run().items():
+                places[at] = places[at]._replace(mask_row=None, grammar=words)
+            drawn = iter(sample(logits, places, step.words, step.commit))
         return [[next(drawn) for _ in range(count)] for count in counts]
 
     def _sampled(self, row: PlannedRow, drawn: Sequence[Drawn], logprobs: Sequence[TokenLogprob]) -> SampledRow:

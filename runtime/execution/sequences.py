@@ -6,28 +6,60 @@ sequence that was preempted, and starts again, continues as if nothing had been.
 
 import hashlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ramet.runtime.errors import EngineFailed, RametError
 from ramet.runtime.execution.grammar import GrammarCompiler, GrammarWalk, has_tags
 from ramet.runtime.sampling.sampler import Drawn, DrawRow, SamplerState
 from ramet.runtime.types import Failed, PlannedRow, SampledRow, SequenceStart, TokenLogprob
 
+if TYPE_CHECKING:
+    from ramet.runtime.execution.device_masks import DeviceMasks, MaskStep, Slot
+
 
 class ExecutedSequence:
     """One sequence as the executor knows it."""
 
-    def __init__(self, sampler: SamplerState, walk: GrammarWalk | None, *, wants_drafts: bool, num_top: int) -> None:
-        """`num_top`: how many of the most probable tokens go with each follower's logprob."""
-        self._sampler, self._walk = sampler, walk
+    def __init__(
+        self,
+        sampler: SamplerState,
+        walk: GrammarWalk | None,
+        *,
+        wants_drafts: bool,
+        num_top: int,
+        slot: "Slot | None" = None,
+    ) -> None:
+        """`num_top`: how many of the most probable tokens go with each follower's logprob. `slot`: where the grammar's
+        state is on the device, if it is there."""
+        self._sampler, self._walk, self.slot = sampler, walk, slot
         self._wants_drafts = wants_drafts
         self.num_top = num_top
 
-    def places(self, row: PlannedRow) -> list[DrawRow]:
-        """Where tokens are to be drawn for the row: after the known tokens, and after each draft that may stand."""
+    def places(self, row: PlannedRow, step: "MaskStep | None" = None, first: int = 0) -> list[DrawRow]:
+        """Where tokens are to be drawn for the row: after the known tokens, and after each draft that may stand. The
+        first of them is number `first` of the step's draw."""
         drafts = row.tokens[len(row.tokens) - row.num_sampled + 1 :]
         position = row.start + len(row.tokens) - len(drafts)
+        numbers = None if step is None else self._mask_rows(drafts, step, first)
+        if numbers is not None:
+            return [
+                DrawRow(self._sampler, position + i, drafts[:i], mask_row=number) for i, number in enumerate(numbers)
+            ]
         masks = [None] * (len(drafts) + 1) if self._walk is None else self._walk.masks(drafts)
         return [DrawRow(self._sampler, position + i, drafts[:i], mask) for i, mask in enumerate(masks)]
+
+    def _mask_rows(self, drafts: Sequence[int], step: "MaskStep", first: int) -> list[int] | None:
+        """The masks' rows on the device; None where the host makes them."""
+        if self._walk is None or self.slot is None:
+            if self._walk is not None:
+                step.count_host("the sequence has no slot", 1 + len(drafts))
+            return None
+        allowed = drafts[: self._walk.follow(drafts)]
+        numbers = step.add(self.slot, self._walk, allowed, first)
+        if numbers is not None and self._sampler.has_own_mask(len(numbers)):
+            step.count_host("allowed_token_ids or min_tokens", len(numbers))
+            return None
+        return numbers
 
     def take(self, row: PlannedRow, drawn: Sequence[Drawn]) -> SampledRow:
         """Keep drafts while they are what was drawn: exactly the tokens that step-by-step decoding would have drawn."""
@@ -63,9 +95,16 @@ class SequenceStarter:
     """Makes `ExecutedSequence`s: what all sequences of one model share."""
 
     def __init__(
-        self, *, vocabulary_size: int, end_ids: Sequence[int], compile_grammar: GrammarCompiler | None, seed: int
+        self,
+        *,
+        vocabulary_size: int,
+        end_ids: Sequence[int],
+        compile_grammar: GrammarCompiler | None,
+        seed: int,
+        device_masks: "DeviceMasks | None" = None,
     ) -> None:
-        """`seed`: from which those of sequences without one are derived."""
+        """`seed`: from which those of sequences without one are derived. `device_masks`: None, the host makes them."""
+        self._device_masks = device_masks
         self._vocabulary_size = vocabulary_size
         self._end_ids = tuple(end_ids)
         self._compile = compile_grammar
@@ -91,7 +130,8 @@ class SequenceStarter:
         except RametError as error:
             return Failed(status=error.status, code=error.code, message=str(error), at=error.at)
         num_top = spec.prompt_logprobs or 0
-        return ExecutedSequence(sampler, walk, wants_drafts=spec.grammar_drafts, num_top=num_top)
+        slot = None if walk is None or self._device_masks is None else self._device_masks.enter(walk)
+        return ExecutedSequence(sampler, walk, wants_drafts=spec.grammar_drafts, num_top=num_top, slot=slot)
 
     def _walk(self, start: SequenceStart) -> GrammarWalk | None:
         if start.spec.grammar is None:

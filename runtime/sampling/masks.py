@@ -55,6 +55,28 @@ def unpack(words: Words, vocabulary_size: int) -> NDArray[np.bool_]:
     return np.unpackbits(words.view(np.uint8), bitorder="little", count=vocabulary_size).view(np.bool_)
 
 
+@functools.lru_cache(maxsize=256)
+def row_numbers(rows: tuple[int, ...], device: torch.device) -> Tensor:
+    """int64 [R] on the device; a batch that stays the same sends them once."""
+    return torch.tensor(rows, dtype=torch.int64).to(device)
+
+
+def apply_device_masks(logits: Tensor, words: Tensor, rows: Sequence[int], numbers: Sequence[int]) -> Tensor:
+    """The same with words that are on the device already: bool [R], the rows in which nothing is allowed. Those are
+    filled with zeros, so that a draw from them disturbs nothing.
+
+    logits   float32 [R, V]
+    words    int32 [M, W]
+    rows     of the logits, and the number of each one's words
+    """
+    device = logits.device
+    own, theirs = row_numbers(tuple(rows), device), row_numbers(tuple(numbers), device)
+    apply_token_mask(logits, words, own.int(), theirs.int())
+    closed = logits.amax(-1) == float("-inf")
+    logits.masked_fill_(closed[:, None], 0.0)
+    return closed
+
+
 def apply_masks(logits: Tensor, masked: Sequence[tuple[int, Words]]) -> None:
     """Set the logits of what the words deny to -inf, in place.
 

@@ -8,7 +8,7 @@ The order of a row's life, and each stage's file:
   4. greedy: the first largest; else temperature, top-k, top-p, min-p and the draw             (draw, noise)
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +18,8 @@ from torch import Tensor
 from ramet.kernels.sample import sample as kernels_sample
 from ramet.runtime.sampling.draw import argmax_rows, chosen_rows, draw_settings, draw_tokens, is_greedy
 from ramet.runtime.sampling.logprobs import token_logprobs
-from ramet.runtime.sampling.masks import Words, apply_masks, pack, pack_all_but
-from ramet.runtime.sampling.narrow import Narrow, Tokens, few_tokens, gather
+from ramet.runtime.sampling.masks import Words, apply_device_masks, apply_masks, pack, pack_all_but
+from ramet.runtime.sampling.narrow import Tokens, few_tokens, gather
 from ramet.runtime.sampling.noise import noise_keys
 from ramet.runtime.sampling.penalties import (
     PenalisedRow,
@@ -72,6 +72,11 @@ class SamplerState:
             return None
         return PenalisedRow(row, self.sampling, *self._counts.seen(ahead))
 
+    def has_own_mask(self, num_places: int) -> bool:
+        """Whether something beside a grammar denies tokens at one of the next places."""
+        waits_for_end = self._not_ends is not None and self._num_output < self._min_tokens
+        return self._allowed is not None or (waits_for_end and num_places > 0)
+
     def mask(self, grammar: Words | None, num_ahead: int) -> Words | None:
         """What may be drawn `num_ahead` tokens from here; None: everything. A grammar that leaves only the end wins
         over min_tokens."""
@@ -94,6 +99,8 @@ class DrawRow(NamedTuple):
     """Drafts between the sequence's end and this place, taken as accepted."""
     grammar: Words | None = None
     """The grammar's mask for this place."""
+    mask_row: int | None = None
+    """The same on the device: a row of the words that `sample` gets."""
 
 
 class Drawn(NamedTuple):
@@ -110,15 +117,28 @@ NOT_FINITE = "the model's logits are not finite"
 NOTHING_ALLOWED = "no token is allowed: grammar, allowed_token_ids and logit_bias leave none"
 
 
-def sample(logits: Tensor, rows: Sequence[DrawRow]) -> list[Drawn]:
+def sample(
+    logits: Tensor,
+    rows: Sequence[DrawRow],
+    words: Tensor | None = None,
+    on_drawn: Callable[[Tensor], None] | None = None,
+) -> list[Drawn]:
     """Draw a token for each row.
 
-    logits  float32 [R, V]  V: the tokenizer's vocabulary, without the model's padding; changed in place
+    logits    float32 [R, V]  V: the tokenizer's vocabulary, without the model's padding; changed in place
+    words     int32 [M, W]    masks on the device, for rows with a `mask_row`
+    on_drawn  gets the tokens, int64 [R] on the device, before the host waits for them
     """
     if not rows:
         return []
-    problems, narrow = _adjust(logits, rows)
-    tokens = _draw(logits, rows) if narrow is None else _draw_apart(logits, rows, narrow)
+    problems, few = _adjust(logits, rows)
+    closed = _apply_device_masks(logits, rows, words)
+    drawn = _draw_apart(logits, rows, few) if few else _draw(logits, rows)
+    if on_drawn is not None:
+        on_drawn(drawn)
+    tokens = _tolist(drawn)
+    if closed is not None:
+        problems |= {i: NOTHING_ALLOWED for i in closed.nonzero()[:, 0].tolist() if i not in problems}
     logprobs: list[TokenLogprob | None] = [None] * len(rows)
     asking = [i for i, row in enumerate(rows) if row.state.num_logprobs is not None and i not in problems]
     if asking:
@@ -130,8 +150,18 @@ def sample(logits: Tensor, rows: Sequence[DrawRow]) -> list[Drawn]:
     return [Drawn(token, logprobs[i], problems.get(i)) for i, token in enumerate(tokens)]
 
 
-def _adjust(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[dict[int, str], Narrow | None]:
-    """Stages 1 and 2: what is wrong with which row, and the rows that were gathered where others were masked. Rows with
+def _apply_device_masks(logits: Tensor, rows: Sequence[DrawRow], words: Tensor | None) -> Tensor | None:
+    """The rows in which nothing is left, bool [R]; None where no row has such a mask."""
+    masked = [(i, row.mask_row) for i, row in enumerate(rows) if row.mask_row is not None]
+    if not masked:
+        return None
+    assert words is not None, "rows with masks on the device come with the words"
+    at, numbers = zip(*masked, strict=True)
+    return apply_device_masks(logits, words, at, numbers)
+
+
+def _adjust(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[dict[int, str], dict[int, Tokens]]:
+    """Stages 1 and 2: what is wrong with which row, and what the narrow rows allow, where others were masked. Rows with
     a problem are filled with zeros, so that they disturb nothing that follows."""
     problems = dict.fromkeys(_rows_not_finite(logits), NOT_FINITE)
     states = [(i, row, row.state) for i, row in enumerate(rows) if i not in problems]
@@ -141,21 +171,21 @@ def _adjust(logits: Tensor, rows: Sequence[DrawRow]) -> tuple[dict[int, str], Na
     apply_bias(logits, biased)
     masks = [(i, state.mask(row.grammar, len(row.ahead))) for i, row, state in states]
     masked = [(i, words) for i, words in masks if words is not None]
-    few: list[tuple[int, Tokens]] = []
+    few: dict[int, Tokens] = {}
     many: list[tuple[int, Words]] = []
     for i, words in masked:
         tokens = _few_tokens(rows[i].state, words, logits.device)
         if tokens is None:
             many.append((i, words))
         elif len(tokens):
-            few.append((i, tokens))
+            few[i] = tokens
     apply_masks(logits, many)
     closed = [i for i, words in masked if not words.any()]  # finite logits under a mask with a bit are open
     closed += [i for i, _ in biased if not bool(logits[i].amax() > float("-inf"))]
     problems |= dict.fromkeys(closed, NOTHING_ALLOWED)
     if problems:
         logits[list(problems)] = 0.0
-    return problems, gather(logits, few) if few else None
+    return problems, few
 
 
 def _few_tokens(state: SamplerState, words: Words, device: torch.device) -> Tokens | None:
@@ -171,20 +201,25 @@ def _rows_not_finite(logits: Tensor) -> list[int]:
     return [row for row in suspects if not bool(torch.isfinite(logits[row]).all())]
 
 
-def _draw_apart(logits: Tensor, rows: Sequence[DrawRow], narrow: Narrow) -> list[int]:
-    """The narrow rows from their few tokens, the others from all."""
-    tokens = [0] * len(rows)
-    wide = sorted(set(range(len(rows))) - set(narrow.rows))
-    few = _draw(narrow.logits, [rows[i] for i in narrow.rows], narrow.tokens, logits.shape[1])
-    many = _draw(logits[wide], [rows[i] for i in wide]) if wide else []
-    for i, token in zip((*narrow.rows, *wide), (*few, *many), strict=True):
-        tokens[i] = token
-    return tokens
+def _draw_apart(logits: Tensor, rows: Sequence[DrawRow], few: Mapping[int, Tokens]) -> Tensor:
+    """The narrow rows from their few tokens, the others from all. Where one token is allowed there is no draw."""
+    drawn = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
+    wide = [i for i in range(len(rows)) if i not in few]
+    if wide:
+        drawn[wide] = _draw(logits[wide], [rows[i] for i in wide])
+    forced = {i: int(tokens[0]) for i, tokens in few.items() if len(tokens) == 1}
+    if forced:
+        drawn[list(forced)] = torch.tensor(list(forced.values()), dtype=torch.int64)
+    open_rows = [(i, tokens) for i, tokens in few.items() if len(tokens) > 1]
+    if open_rows:
+        narrow = gather(logits, open_rows)
+        drawn[narrow.rows] = _draw(narrow.logits, [rows[i] for i in narrow.rows], narrow.tokens, logits.shape[1])
+    return drawn
 
 
 def _draw(
     logits: Tensor, rows: Sequence[DrawRow], tokens: Tensor | None = None, vocabulary_size: int | None = None
-) -> list[int]:
+) -> Tensor:
     """Stage 4: the token of each row; `tokens` of the columns, where they are not the whole vocabulary."""
     if logits.device.type == "cuda":
         return draw_with_kernel(logits, rows)
@@ -204,10 +239,10 @@ def _draw(
             None if tokens is None else tokens[at],
         )
         drawn[at] = draw_tokens(logits[at], settings)
-    return _tolist(drawn)
+    return drawn
 
 
-def draw_with_kernel(logits: Tensor, rows: Sequence[DrawRow]) -> list[int]:
+def draw_with_kernel(logits: Tensor, rows: Sequence[DrawRow]) -> Tensor:
     """Stage 4 in one launch, for GPUs: the same noise and the same filters, so the same tokens."""
     samplings = [row.state.sampling for row in rows]
     keys = noise_keys([row.state.seed for row in rows], [row.position for row in rows])
@@ -224,7 +259,7 @@ def draw_with_kernel(logits: Tensor, rows: Sequence[DrawRow]) -> list[int]:
         keys=torch.from_numpy(keys).to(logits.device),
         **{name: torch.tensor(values, dtype=torch.float32).to(logits.device) for name, values in settings.items()},
     )
-    return _tolist(tokens)
+    return tokens.long()
 
 
 def _tolist(tokens: Tensor) -> list[int]:

@@ -1,6 +1,9 @@
 """The device's step against the grammar itself: every mask of a walk, bit for bit, on both backends."""
 
+import os
 import random
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -97,6 +100,29 @@ def test_masks_of_random_walks(number: int, backend: str, device: str) -> None:
         batch.advance(tokens, backend)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("number", range(len(SPECS)))
+def test_one_launch_is_an_advance_and_a_mask(number: int, backend: str, device: str) -> None:
+    """The slot that takes no token keeps its place and its mask."""
+    grammar = compile(SPECS[number], VOCABULARY)
+    state, batch, choose = grammar.initial(), Device([grammar, grammar], device), random.Random(number)
+    out = batch.mask(backend).to(device)
+    before, slot = out[1].tolist(), batch.slots[1].tolist()
+    expected = np.zeros(VOCABULARY.num_words, dtype=np.int32)
+    for _ in range(6):
+        state.mask(expected)
+        assert out[0].tolist() == expected.tolist()
+        token = choose.choice(VOCABULARY.unpack(expected).tolist())
+        state = state.advance(token)
+        if len(state.configurations) > K or _height(state) >= DEPTH - 2:
+            return
+        tokens = torch.tensor([token, -1], dtype=torch.int32, device=device)
+        tables = (batch.arena, batch.offsets, batch.data, batch.rows, out)
+        options: dict[str, Any] = {"block": 4} if backend == "triton" else {}
+        ops.grammar_step.on(backend)(batch.slots, batch.bases, tokens, *tables, depth=DEPTH, **options)
+    assert out[1].tolist() == before and batch.slots[1].tolist() == slot
+
+
 def _height(state: Any) -> int:
     heights = []
     for configuration in state.configurations:
@@ -152,3 +178,27 @@ def test_both_sides_name_the_same_words() -> None:
         assert getattr(ops, name) == getattr(layout, name)
     assert (ops.STATE_WORDS, ops.ANSWER_WORDS, ops.MOVE_WORDS) == (8, 6, 9)
     assert (layout.STATE_WORDS, layout.ANSWER_WORDS, layout.MOVE_WORDS) == (8, 6, 9)
+
+
+COMPILES = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from ramet.kernels import grammar_mask as ops
+
+sizes = {"K": 4, "DEPTH": 64, "SLOT_BLOCK": 256, "BLOCK": 1024}
+kinds = {n: "constexpr" if n in sizes else "*i32" if n.endswith("_ptr") else "i32" for n in ops._step_kernel.arg_names}
+source = ASTSource(fn=ops._step_kernel, signature=kinds, constexprs=sizes)
+made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+print(len(made.asm["cubin"]))
+"""
+
+
+def test_the_step_compiles_for_a_gpu_that_is_not_here() -> None:
+    """What the interpreter does not ask: types that hold through loops and branches."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILES], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout.split()[-1]) > 1000
