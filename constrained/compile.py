@@ -6,9 +6,7 @@ state.mask(row)                 # row: int32 [ceil(V / 32)]
 state = state.advance(token)    # the old state is still good: that is the rollback
 """
 
-import itertools
 import threading
-from collections.abc import Iterator
 
 import msgspec
 
@@ -17,15 +15,15 @@ from ramet.constrained.automaton.expressible import cannot_express, expressible
 from ramet.constrained.automaton.items import Rule
 from ramet.constrained.automaton.lowering import lower
 from ramet.constrained.cache import GrammarCache
+from ramet.constrained.composition import needs_lexer, parts_of
 from ramet.constrained.grammar import CompiledGrammar, Engine, NetworkGrammar
 from ramet.constrained.lark.automaton import LarkGrammar
 from ramet.constrained.lark.expressible import spelt_tables
 from ramet.constrained.lark.fallback import Elsewhere, MatcherGrammar, elsewhere
-from ramet.constrained.lark.gbnf import is_gbnf
 from ramet.constrained.lark.load import NotLalr, Tables, load
+from ramet.constrained.parts import Parts, PartsGrammar
 from ramet.constrained.segments import compose
-from ramet.constrained.sequence import Parts, SequenceGrammar
-from ramet.constrained.spec import Lark, Sequence, Spec
+from ramet.constrained.spec import Lark, Spec
 from ramet.constrained.vocabulary import Vocabulary
 from ramet.runtime.errors import GrammarRefused
 
@@ -78,30 +76,14 @@ FrontEnd = ir.Grammar | Tables | Elsewhere | Parts
 
 def front_end(spec: Spec) -> FrontEnd:
     """The part of a compilation that knows no vocabulary, and in which hostile input can be slow."""
-    if isinstance(spec, Sequence) and any(map(_needs_lexer, spec.items)):
-        return Parts(tuple(_parts(spec.items)))
-    if not _needs_lexer(spec):
+    if not needs_lexer(spec):
         return compose(spec)
-    assert isinstance(spec, Lark), "only Lark grammars have a lexer"
+    if not isinstance(spec, Lark):
+        return parts_of(spec)
     try:
         return load(spec.grammar, spec.start)
     except NotLalr as refusal:
         return elsewhere(spec.grammar, spec.start, refusal)
-
-
-def _needs_lexer(spec: Spec) -> bool:
-    return isinstance(spec, Lark) and not is_gbnf(spec.grammar)
-
-
-def _parts(items: tuple[Spec, ...]) -> Iterator[ir.Grammar | Tables]:
-    """Each Lark grammar by itself, and what stands between two as one."""
-    for needs_lexer, group in itertools.groupby(items, _needs_lexer):
-        if not needs_lexer:
-            yield compose(Sequence(items=tuple(group)))
-            continue
-        for item in group:
-            assert isinstance(item, Lark), "only Lark grammars have a lexer"
-            yield load(item.grammar, item.start)
 
 
 def back_end(grammar: FrontEnd, engine: Engine) -> CompiledGrammar:
@@ -109,7 +91,7 @@ def back_end(grammar: FrontEnd, engine: Engine) -> CompiledGrammar:
     if isinstance(grammar, Elsewhere):
         return MatcherGrammar(grammar, engine.vocabulary)
     if isinstance(grammar, Parts):
-        return SequenceGrammar([_part(item, engine) for item in grammar.items])
+        return PartsGrammar([_part(item, engine) for item in grammar.items], grammar.nodes)
     return _part(grammar, engine)
 
 

@@ -28,7 +28,7 @@ _CLASSES = {
     "ramet.constrained.regex.dfa": {"Dfa"},
     "ramet.constrained.lark.load": {"Tables", "Terminal", "Reduce"},
     "ramet.constrained.lark.fallback": {"Elsewhere"},
-    "ramet.constrained.sequence": {"Parts"},
+    "ramet.constrained.parts": {"Parts", "Node", "Step"},
     "ramet.constrained.ledger": {"LedgerEntry"},
     "lark.lexer": {"Token"},
     "msgspec._utils": {"rebuild"},

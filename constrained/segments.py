@@ -18,7 +18,7 @@ from ramet.constrained.regex import dfa as regular
 from ramet.constrained.regex.dfa import MAX_BYTE, Dfa, Edge, Row, joined
 from ramet.constrained.regex.language import language
 from ramet.constrained.regex.text import to_utf8
-from ramet.runtime.errors import GrammarRefused, NotBuilt
+from ramet.runtime.errors import GrammarRefused
 
 START = "#"
 _MAX_CHOICES = 100_000
@@ -58,15 +58,13 @@ def expression(spec: specs.Spec, composed: Composed, at: str) -> ir.Expr:
         case specs.JsonObject():
             return composed.include(lower_object(spec).grammar)
         case specs.Regex():
-            return ir.Lang(to_utf8(language(spec.pattern, whole=True, at=f"{at}.pattern")))
+            return ir.Lang(
+                to_utf8(language(spec.pattern, whole=True, at=f"{at}.{'regex' if at == '$' else 'pattern'}"))
+            )
         case specs.Choice():
             return ir.Lang(_choices(spec.choices, f"{at}.choices"))
         case specs.Lark():
-            if not is_gbnf(spec.grammar):
-                raise NotBuilt(
-                    "A Lark grammar inside a choice, a repetition or a tag",
-                    hint="Use it alone or as an item of a sequence, or write the part as GBNF.",
-                )
+            assert is_gbnf(spec.grammar), "what needs a lexer is a part of its own"
             return composed.include(translate(spec.grammar, spec.start, at=f"{at}.grammar"))
         case specs.Text():
             return ir.Lang(text_until(spec.until))

@@ -26,10 +26,10 @@ from ramet.constrained.automaton.machine import Machine
 from ramet.constrained.compile import FrontEnd, back_end, cache_of, front_end
 from ramet.constrained.disk_cache import DiskCache
 from ramet.constrained.grammar import CompiledGrammar, Engine
-from ramet.constrained.sequence import Parts
+from ramet.constrained.parts import Parts
 from ramet.constrained.spec import Spec
 from ramet.constrained.vocabulary import Vocabulary
-from ramet.runtime.errors import EngineFailed, GrammarRefused, NotBuilt, RametError
+from ramet.runtime.errors import EngineFailed, GrammarRefused, NotBuilt, RametError, Verbatim
 
 MAX_SPEC_BYTES = 1 << 20
 
@@ -226,19 +226,11 @@ class _Refusal(msgspec.Struct, frozen=True):
         """The error again."""
         if self.kind == "GrammarRefused":
             return GrammarRefused(
-                expected=self.expected, got=_Verbatim(self.got), at=self.at, hint=self.hint, code=self.code
+                expected=self.expected, got=Verbatim(self.got), at=self.at, hint=self.hint, code=self.code
             )
         if self.kind == "NotBuilt":
             return NotBuilt(self.message.split(" is not built yet.")[0], hint=self.hint)
         return EngineFailed(self.message)
-
-
-class _Verbatim:
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 def _serve(pipe: Connection, cpu_s: int, memory_bytes: int) -> None:

@@ -46,6 +46,20 @@ class BadRequest(RametError):
         if code is not None:
             self.code = code
 
+    def moved(self, at: str) -> "BadRequest":
+        """The same at another path: a part's error seen from the whole."""
+        return type(self)(expected=self.expected, got=Verbatim(self.got), at=at, hint=self.hint, code=self.code)
+
+
+class Verbatim:
+    """A text that is shown as it is."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
 
 class ContextOverflow(BadRequest):
     """Prompt plus wanted output do not fit in the context, or in the KV pool."""

@@ -36,7 +36,7 @@ def test_refusals_keep_pointer_and_code(service: CompileService) -> None:
     assert "/properties/a/pattern" in str(caught.value.at) and "'['" in str(caught.value)
     with pytest.raises(GrammarRefused) as caught:
         service.submit(Regex(pattern="foo**")).result()
-    assert caught.value.code == "invalid_pattern" and caught.value.at == "$.pattern"
+    assert caught.value.code == "invalid_pattern" and caught.value.at == "$.regex"
 
 
 def deep(levels: int) -> str:

@@ -1,4 +1,4 @@
-"""Lark grammars as items of a sequence: the language is the concatenation, and masks cross the borders."""
+"""Lark grammars as parts of a spec: the language is that of the composition, and masks cross the borders."""
 
 import random
 import sys
@@ -8,9 +8,21 @@ import pytest
 
 from ramet.constrained.compile import compile
 from ramet.constrained.service import CompileService
-from ramet.constrained.spec import Choice, JsonSchema, Lark, Literal_, OneOf, Regex, Sequence, Spec, Tagged, Text
+from ramet.constrained.spec import (
+    Choice,
+    JsonSchema,
+    Lark,
+    Literal_,
+    OneOf,
+    Regex,
+    Repeat,
+    Sequence,
+    Spec,
+    Tagged,
+    Text,
+)
 from ramet.constrained.state import GrammarState
-from ramet.runtime.errors import GrammarRefused, NotBuilt
+from ramet.runtime.errors import GrammarRefused
 
 sys.path.insert(0, str(Path(__file__).parent))
 from vocabularies import byte_vocabulary
@@ -30,11 +42,32 @@ SEQUENCES: dict[str, tuple[Spec, list[str], list[str]]] = {
         ["ab<1+2true", "<1{}", "<12"],
         ["ab<1", "<true"],
     ),
+    "choice": (OneOf(items=(SUM, Choice(choices=("x", "1x")), MAYBE)), ["1+2", "x", "1x", "", "tt"], ["1+2x", "tx"]),
+    "repetition": (Repeat(item=SUM, minimum=2, maximum=3, separator=";"), ["1;2", "1+1;2;3"], ["1", "1;2;3;4", "1;"]),
+    "any number": (Repeat(item=Sequence(items=(SUM, Literal_(text="!")))), ["", "1!", "1+2!3!"], ["1", "!"]),
+    "two or more": (Repeat(item=SUM, minimum=2, separator=" and "), ["1 and 2", "1 and 2 and 3"], ["1", "1 and "]),
+    "of what may be nothing": (
+        Repeat(item=OneOf(items=(MAYBE, SUM)), separator=","),
+        ["", "t,,1", ",", "1+2,t"],
+        ["t1"],
+    ),
+    "none": (Sequence(items=(Literal_(text="a"), Repeat(item=SUM, maximum=0))), ["a"], ["a1", ""]),
+    "tag": (Tagged(name="t", item=SUM), ["1+2"], ["", "x"]),
+    "deep": (
+        OneOf(
+            items=(
+                Sequence(items=(Literal_(text="sum "), Tagged(name="s", item=SUM))),
+                Repeat(item=Sequence(items=(Literal_(text="["), MAYBE, Literal_(text="]"))), minimum=1, maximum=2),
+            )
+        ),
+        ["sum 1+2", "[]", "[tt][t]"],
+        ["sum ", "[][][]", "1"],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
-def test_language_is_the_concatenation(name: str) -> None:
+def test_language_is_the_composition(name: str) -> None:
     spec, inside, outside = SEQUENCES[name]
     state = compile(spec, byte_vocabulary()).initial()
     for text in inside:
@@ -92,5 +125,26 @@ def test_through_the_service_and_refusals() -> None:
         assert service.compile(Sequence(items=(SUM, CALL))).initial().advance_bytes(b"1").allowed()
         with pytest.raises(GrammarRefused):
             service.compile(Sequence(items=(Lark(grammar="start: nothing"), CALL)))
-        with pytest.raises(NotBuilt, match="choice"):
-            service.compile(OneOf(items=(SUM, CALL)))
+        assert service.compile(OneOf(items=(SUM, CALL))).initial().advance_bytes(b"1").accepting
+        with pytest.raises(GrammarRefused, match=r"\$\.items\[1\]\.item\.grammar"):
+            service.compile(OneOf(items=(SUM, Repeat(item=Lark(grammar="start: nothing")))))
+        with pytest.raises(GrammarRefused, match="4096 parts") as refusal:
+            service.compile(Repeat(item=SUM, maximum=10_000))
+    assert refusal.value.code == "grammar_too_complex"
+
+
+def test_events_of_tagged_grammars() -> None:
+    call = Sequence(items=(Literal_(text="<"), Tagged(name="sum", item=SUM), Literal_(text=">")))
+    spec = Tagged(name="all", item=Repeat(item=call, separator=","))
+    state = compile(spec, byte_vocabulary()).initial()
+    assert [tuple(event) for event in state.events()] == [("all", "begin", 0), ("all", "end", 0)]
+    state = state.advance_bytes(b"<1+2>,<3>")
+    assert [tuple(event) for event in state.events()] == [
+        ("all", "begin", 0),
+        ("sum", "begin", 1),
+        ("sum", "end", 4),
+        ("sum", "begin", 7),
+        ("sum", "end", 8),
+        ("all", "end", 9),
+    ]
+    assert state.accepting and not state.done
