@@ -37,16 +37,19 @@ struct KVShape {
   size_t at(int64_t slot, int g) const { return (size_t(slot) * G + g) * stored; }
 };
 
+// `spread` gives an operand that several products share: see gemm.h.
 struct BFloat16Math {
   using Element = uint16_t;
   static constexpr int PACK = 2;
-  static inline __attribute__((always_inline)) f32x16 dot(f32x16 sum, u8x64 v, const Element* x) { return dot2(sum, v, x); }
+  static inline __attribute__((always_inline)) Operand spread(const Element* x) { return spread32(x); }
+  static inline __attribute__((always_inline)) f32x16 dot(f32x16 sum, u8x64 v, Operand x) { return dot2(sum, v, x); }
   static inline __attribute__((always_inline)) void put(Element* out, f32x16 v) { store_as(out, to_bf16(v)); }
 };
 struct FloatMath {
   using Element = float;
   static constexpr int PACK = 1;
-  static inline __attribute__((always_inline)) f32x16 dot(f32x16 sum, u8x64 v, const Element* x) { return fma((f32x16)v, splat(*x), sum); }
+  static inline __attribute__((always_inline)) f32x16 spread(const Element* x) { return splat(*x); }
+  static inline __attribute__((always_inline)) f32x16 dot(f32x16 sum, u8x64 v, f32x16 x) { return fma((f32x16)v, x, sum); }
   static inline __attribute__((always_inline)) void put(Element* out, f32x16 v) { store(out, v); }
 };
 
@@ -285,32 +288,46 @@ struct Partial {
 // Scores of BLOCKS neighbouring key blocks for NQ queries. Sums run over the head's dimensions in order.
 template <class Math, int NQ, int BLOCKS>
 INLINE void score_blocks(const u8x64* keys, int steps, const Query* queries, float* scores, int first_block) {
+  const typename Math::Element* q[NQ];
+  for (int i = 0; i < NQ; i++) q[i] = (const typename Math::Element*)queries[i].q;
   f32x16 sums[NQ][BLOCKS] = {};
   for (int step = 0; step < steps; step++) {
 #pragma GCC unroll 6
-    for (int i = 0; i < NQ; i++)
+    for (int i = 0; i < NQ; i++) {
+      const auto x = Math::spread(q[i] + step * Math::PACK);
 #pragma GCC unroll 4
-      for (int j = 0; j < BLOCKS; j++)
-        sums[i][j] = Math::dot(sums[i][j], keys[size_t(first_block + j) * steps + step],
-                               (const typename Math::Element*)queries[i].q + step * Math::PACK);
+      for (int j = 0; j < BLOCKS; j++) sums[i][j] = Math::dot(sums[i][j], keys[size_t(first_block + j) * steps + step], x);
+    }
   }
   for (int i = 0; i < NQ; i++)
     for (int j = 0; j < BLOCKS; j++) store(scores + i * CHUNK + (first_block + j) * LANES, sums[i][j]);
 }
 
-// Weighted sum of values for NQ queries, channels [16 c, 16 (c + COLUMNS)). Sums run over the keys in order.
-template <class Math, int NQ, int COLUMNS>
-INLINE void sum_values(const u8x64* values, int D, int num_steps, const typename Math::Element* weights, Partial* out, int c) {
+// How results of the chunks before and of this one meet: see fold.
+struct Meeting {
+  float keep, add;
+};
+
+// Weighted sum of values for NQ queries, channels [16 c, 16 (c + COLUMNS)). Sums run over the keys in order. Where FOLDS, what
+// `out` holds already is folded with it.
+template <class Math, int NQ, int COLUMNS, bool FOLDS>
+INLINE void sum_values(const u8x64* values, int D, int num_steps, const typename Math::Element* weights, const Meeting* meetings,
+                       Partial* out, int c) {
   f32x16 sums[NQ][COLUMNS] = {};
   for (int step = 0; step < num_steps; step++) {
     const u8x64* row = values + size_t(step) * (D / LANES) + c;
 #pragma GCC unroll 6
-    for (int i = 0; i < NQ; i++)
+    for (int i = 0; i < NQ; i++) {
+      const auto x = Math::spread(weights + i * CHUNK + step * Math::PACK);
 #pragma GCC unroll 4
-      for (int j = 0; j < COLUMNS; j++) sums[i][j] = Math::dot(sums[i][j], row[j], weights + i * CHUNK + step * Math::PACK);
+      for (int j = 0; j < COLUMNS; j++) sums[i][j] = Math::dot(sums[i][j], row[j], x);
+    }
   }
   for (int i = 0; i < NQ; i++)
-    for (int j = 0; j < COLUMNS; j++) store(out[i].o + (c + j) * LANES, sums[i][j]);
+    for (int j = 0; j < COLUMNS; j++) {
+      float* o = out[i].o + (c + j) * LANES;
+      store(o, FOLDS ? fma(sums[i][j], splat(meetings[i].add), load(o) * meetings[i].keep) : sums[i][j]);
+    }
 }
 
 // Scores -> weights e^(score - m), in place; writes m and l. Where SCALED, a key's scale belongs to its score and a value's to
@@ -339,36 +356,71 @@ void weigh(const Query& q, float soft_cap, int base, int num_blocks, float* scor
   out.l = sum_lanes(sum);
 }
 
-// One tile of NQ queries against the packed chunk that starts at key `base` and holds `num_keys` keys.
-template <class Math, int NQ>
+// Folds m and l of NQ fresh chunk results into `total`; the outputs follow in sum_values. One exponential serves all.
+template <int NQ>
+INLINE void meet(const Partial* fresh, Partial* total, Meeting* meetings) {
+  float less[LANES] = {};
+  for (int i = 0; i < NQ; i++) {
+    const float m = total[i].m > fresh[i].m ? total[i].m : fresh[i].m;
+    less[i] = total[i].m - m, less[8 + i] = fresh[i].m - m;
+  }
+  store(less, exponential(load(less)));
+  for (int i = 0; i < NQ; i++) {
+    if (fresh[i].m == -INFINITY) {  // nothing to see here
+      meetings[i] = {1.0f, 0.0f};
+      continue;
+    }
+    meetings[i] = {less[i], less[8 + i]};
+    total[i].m = total[i].m > fresh[i].m ? total[i].m : fresh[i].m;
+    total[i].l = total[i].l * less[i] + fresh[i].l * less[8 + i];
+  }
+}
+
+// One tile of NQ queries against the packed chunk that starts at key `base` and holds `num_keys` keys. Keys behind the last
+// that any of the queries sees are passed over: they would weigh nothing.
+template <class Math, int NQ, bool FOLDS>
 void attend_tile(const KVShape& kv, const Query* queries, float soft_cap, int base, int num_keys, ChunkScratch<Math>& s,
                  Partial* out) {
+  int seen = 0;
+  for (int i = 0; i < NQ; i++) seen = std::max(seen, queries[i].high - base);
+  num_keys = std::min(num_keys, seen);
+  if (num_keys <= 0) {
+    if (!FOLDS)
+      for (int i = 0; i < NQ; i++) out[i].m = -INFINITY, out[i].l = 0;
+    return;
+  }
   const int num_blocks = (num_keys + LANES - 1) / LANES, steps = kv.D / Math::PACK;
   int b = 0;
   for (; b + 4 <= num_blocks; b += 4) score_blocks<Math, NQ, 4>(s.keys, steps, queries, s.scores, b);
   for (; b < num_blocks; b++) score_blocks<Math, NQ, 1>(s.keys, steps, queries, s.scores, b);
-  for (int i = 0; i < NQ; i++) {
-    const auto weigh_as = kv.type == KV_INT8 ? weigh<Math, true> : weigh<Math, false>;
-    weigh_as(queries[i], soft_cap, base, num_blocks, s.scores + i * CHUNK, s.weights + i * CHUNK, s.key_scales, s.value_scales, out[i]);
-  }
+  const auto weigh_as = kv.type == KV_INT8 ? weigh<Math, true> : weigh<Math, false>;
+  Partial fresh[NQ];
+  for (int i = 0; i < NQ; i++)
+    weigh_as(queries[i], soft_cap, base, num_blocks, s.scores + i * CHUNK, s.weights + i * CHUNK, s.key_scales, s.value_scales, fresh[i]);
+  Meeting meetings[NQ];
+  if (FOLDS)
+    meet<NQ>(fresh, out, meetings);
+  else
+    for (int i = 0; i < NQ; i++) out[i].m = fresh[i].m, out[i].l = fresh[i].l;
   const int value_steps = num_blocks * LANES / Math::PACK, columns = kv.D / LANES;
   int c = 0;
-  for (; c + 4 <= columns; c += 4) sum_values<Math, NQ, 4>(s.values, kv.D, value_steps, s.weights, out, c);
-  for (; c < columns; c++) sum_values<Math, NQ, 1>(s.values, kv.D, value_steps, s.weights, out, c);
+  for (; c + 4 <= columns; c += 4) sum_values<Math, NQ, 4, FOLDS>(s.values, kv.D, value_steps, s.weights, meetings, out, c);
+  for (; c < columns; c++) sum_values<Math, NQ, 1, FOLDS>(s.values, kv.D, value_steps, s.weights, meetings, out, c);
 }
 
-template <class Math>
+// Results of a chunk for any number of queries, put into `out`; or, where FOLDS, folded with what the chunks before left there.
+template <class Math, bool FOLDS>
 INLINE void attend_chunk(const KVShape& kv, const Query* queries, int num_queries, float soft_cap, int base, int num_keys,
                          ChunkScratch<Math>& s, Partial* out) {
   for (int i = 0; i < num_queries; i += QUERY_TILE) {
     const Query* q = queries + i;
     switch (num_queries - i) {
-      case 1: attend_tile<Math, 1>(kv, q, soft_cap, base, num_keys, s, out + i); break;
-      case 2: attend_tile<Math, 2>(kv, q, soft_cap, base, num_keys, s, out + i); break;
-      case 3: attend_tile<Math, 3>(kv, q, soft_cap, base, num_keys, s, out + i); break;
-      case 4: attend_tile<Math, 4>(kv, q, soft_cap, base, num_keys, s, out + i); break;
-      case 5: attend_tile<Math, 5>(kv, q, soft_cap, base, num_keys, s, out + i); break;
-      default: attend_tile<Math, 6>(kv, q, soft_cap, base, num_keys, s, out + i);
+      case 1: attend_tile<Math, 1, FOLDS>(kv, q, soft_cap, base, num_keys, s, out + i); break;
+      case 2: attend_tile<Math, 2, FOLDS>(kv, q, soft_cap, base, num_keys, s, out + i); break;
+      case 3: attend_tile<Math, 3, FOLDS>(kv, q, soft_cap, base, num_keys, s, out + i); break;
+      case 4: attend_tile<Math, 4, FOLDS>(kv, q, soft_cap, base, num_keys, s, out + i); break;
+      case 5: attend_tile<Math, 5, FOLDS>(kv, q, soft_cap, base, num_keys, s, out + i); break;
+      default: attend_tile<Math, 6, FOLDS>(kv, q, soft_cap, base, num_keys, s, out + i);
     }
   }
 }

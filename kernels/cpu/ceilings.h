@@ -44,7 +44,8 @@ inline double measure_int8(Team& team) {
     std::atomic<int32_t> sink{0};
     job.body = [&](Team& team, Job& job, int thread) {
       team.phase(job.phases[0], UNITS, thread, [&](int u) {
-        const int8_t ones[4] = {1, 1, 1, int8_t(u)};
+        const int8_t group[4] = {1, 1, 1, int8_t(u)};
+        const Operand ones = spread32(group);
         i32x16 sums[CHAINS];
         for (int i = 0; i < CHAINS; i++) sums[i] = lane_index() * i + u;  // no two chains alike, or they would be merged
         u8x64 weights = {};

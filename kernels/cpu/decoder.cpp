@@ -92,8 +92,9 @@ enum Slot { Q = 0, KEY, VALUE, OUT, GATE, UP, DOWN, NUM_SLOTS };
 enum PhaseKind { P_EMBED = 0, P_NORM, P_QKV, P_ATTEND, P_OUTPUT, P_GATE_UP, P_DOWN, P_HEAD };
 
 constexpr int DECODE_TOKENS = 16;   // rows with at most so many new tokens split their keys over the threads
-constexpr int BLOCK_QUERIES = 48;   // query vectors (tokens x heads of a group) of a longer row's unit
-constexpr int ROW_BLOCK_TILES = 16; // tiles of a row block: its activations stay in the second-level cache
+constexpr int BLOCK_QUERIES = 192;  // query vectors (tokens x heads of a group) of a longer row's unit, at most: a chunk is packed once for all
+constexpr int LEAST_BLOCK_QUERIES = 48;  // fewer are not worth the packing
+constexpr int ROW_BLOCK = 192;      // rows of a row block, about: its activations stay in the second-level cache
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -172,8 +173,8 @@ struct Thread {
   Buffer memory;
   ChunkScratch<BFloat16Math> b;
   ChunkScratch<FloatMath> f;
-  float* tile;          // [4][TILE_ROWS][16] products on their way, or [TILE_ROWS][D] of a head
-  float* block_o;       // [BLOCK][2][D] running and fresh output of a query block
+  float* tile;          // [TILE_ROWS][D] of a head
+  float* block_o;       // [BLOCK][D] running output of a query block
   std::vector<Query> queries;
   std::vector<Partial> fresh, total;
 };
@@ -325,13 +326,13 @@ void write_kv(const KVShape& kv, void* pages, uint16_t* scales, int64_t slot, in
 
 struct Cut {
   int row_blocks, column_units, columns_per_unit, columns, tiles_per_block;
-  // `columns` items (panels, heads, blocks of 32), each worth `bytes` of weights; about `per_thread` units a thread where
-  // one row block has all rows.
-  Cut(const Tiles& tiles, int columns, int threads) : columns(columns), tiles_per_block(ROW_BLOCK_TILES) {
+  // `columns` items (pairs of panels, heads, blocks of 32). Few rows: some three units a thread, each a long stream of weights.
+  // Many: so small that what is left at the end is small too.
+  Cut(const Tiles& tiles, int columns, int threads) : columns(columns), tiles_per_block(ROW_BLOCK / TILE_ROWS) {
     row_blocks = std::max(1, (tiles.count + tiles_per_block - 1) / tiles_per_block);
-    const int wanted = std::max(1, (tiles.M <= 8 ? 3 : 8) * threads / row_blocks);
+    const int wanted = std::max(1, (tiles.M <= 8 ? 3 : 16) * threads / row_blocks);
     columns_per_unit = std::max(1, (columns + wanted - 1) / wanted);
-    if (tiles.M > 8) columns_per_unit = std::min(columns_per_unit, 16);
+    if (tiles.M > 8) columns_per_unit = std::min(columns_per_unit, 8);
     column_units = (columns + columns_per_unit - 1) / columns_per_unit;
   }
   int units() const { return row_blocks * column_units; }
@@ -358,13 +359,14 @@ struct Walk {
 void qkv_unit(const Walk& w, int layer, Thread& t, int head, int first, int h) {
   Model& m = w.m;
   const RametLayer& l = m.layers[layer];
-  const int H = m.c.num_heads, G = m.c.num_kv_heads, D = m.c.head_dim, panels = D / LANES;
+  const int H = m.c.num_heads, G = m.c.num_kv_heads, D = m.c.head_dim, pairs = D / PAIR;
   const int slot = head < H ? Q : (head < H + G ? KEY : VALUE), index = slot == Q ? head : (head - H) % G;
   const Matrix& matrix = m.matrix(layer, slot);
-  float out[TILE_ROWS * LANES];
-  for (int p = 0; p < panels; p++) {
-    multiply(matrix, index * panels + p, m.a, first, h, out);
-    for (int i = 0; i < h; i++) store(t.tile + i * D + p * LANES, load(out + i * LANES));
+  float out[TILE_ROWS * PAIR];
+  for (int pair = 0; pair < pairs; pair++) {
+    multiply(matrix, index * pairs + pair, m.a, first, h, out);
+    for (int p = 0; p < 2; p++)
+      for (int i = 0; i < h; i++) store(t.tile + i * D + pair * PAIR + p * LANES, load(out + (p * h + i) * LANES));
   }
   const KVLayer& pages = w.s.kv[layer];
   for (int i = 0; i < h; i++) {
@@ -467,7 +469,7 @@ void attend_set_chunk(const Walk& w, const AttendPlan& plan, int layer, AttendUn
         const size_t index = (plan.partial_base[token] + u.chunk - plan.first_chunk[r]) * H + head;
         t.fresh.push_back(Partial{0, 0, m.partials + index * (D + LANES) + LANES});
       }
-    attend_chunk<Math>(w.kv, t.queries.data(), int(t.queries.size()), m.c.attention_softcap, base, here, scratch, t.fresh.data());
+    attend_chunk<Math, false>(w.kv, t.queries.data(), int(t.queries.size()), m.c.attention_softcap, base, here, scratch, t.fresh.data());
     for (Partial& p : t.fresh) p.o[-LANES] = p.m, p.o[-LANES + 1] = p.l;
     std::atomic<int>& done = m.done_chunks[size_t(r) * m.c.num_kv_heads + u.g];
     if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == plan.num_chunks[r]) {
@@ -491,22 +493,20 @@ void attend_block(const Walk& w, const AttendPlan& plan, int layer, const Attend
   Model& m = w.m;
   const RametStep& s = w.s;
   const int D = m.c.head_dim, share = m.c.num_heads / m.c.num_kv_heads, offset = s.query_offsets[u.row];
-  t.queries.clear(), t.fresh.clear(), t.total.clear();
+  t.queries.clear(), t.total.clear();
   int low = INT32_MAX, high = 0;
   for (int i = u.first; i < u.last; i++)
     for (int head = u.g * share; head < (u.g + 1) * share; head++) {
       t.queries.push_back(query_of(w, plan, u.row, i, offset + i, head));
       const size_t n = t.total.size();
-      t.total.push_back(Partial{-INFINITY, 0, t.block_o + 2 * n * D});
-      t.fresh.push_back(Partial{0, 0, t.block_o + (2 * n + 1) * D});
+      t.total.push_back(Partial{-INFINITY, 0, t.block_o + n * D});
       for (int d = 0; d < D; d += LANES) store(t.total[n].o + d, f32x16{});
       low = std::min(low, t.queries[n].low), high = std::max(high, t.queries[n].high);
     }
   for (int chunk = low / CHUNK; chunk * CHUNK < high; chunk++) {
     const int base = chunk * CHUNK, here = std::min(CHUNK, high - base);
     pack_chunk<Math>(w.kv, s.kv[layer], s.page_tables + size_t(u.row) * s.table_width, u.g, base, 0, here, scratch, 1);
-    attend_chunk<Math>(w.kv, t.queries.data(), int(t.queries.size()), m.c.attention_softcap, base, here, scratch, t.fresh.data());
-    for (size_t n = 0; n < t.total.size(); n++) fold(t.total[n], t.fresh[n], D);
+    attend_chunk<Math, true>(w.kv, t.queries.data(), int(t.queries.size()), m.c.attention_softcap, base, here, scratch, t.total.data());
     if (layer == 0 && u.g == 0) __atomic_fetch_add(&m.statistics.kv_tokens_read, here, __ATOMIC_RELAXED);
   }
   for (int i = u.first, n = 0; i < u.last; i++)
@@ -528,48 +528,46 @@ void attend_unit(const Walk& w, const AttendPlan& plan, int layer, const AttendU
 }
 
 // x (or, where the family norms what a layer adds, `added`) += a product's tile.
-void add_tile(const Walk& w, const Matrix& matrix, const Activations& input, int panel, int first, int h, bool separate) {
-  float out[TILE_ROWS * LANES];
-  multiply(matrix, panel, input, first, h, out);
+void add_tile(const Walk& w, const Matrix& matrix, const Activations& input, int pair, int first, int h, bool separate) {
+  float out[TILE_ROWS * PAIR];
+  multiply(matrix, pair, input, first, h, out);
   const int d = w.m.c.hidden;
-  for (int i = 0; i < h; i++) {
-    float* x = (separate ? w.m.added : w.m.x) + size_t(first + i) * d + panel * LANES;
-    store(x, separate ? load(out + i * LANES) : load(x) + load(out + i * LANES));
-  }
+  for (int i = 0; i < h; i++)
+    for (int p = 0; p < 2; p++) {
+      float* x = (separate ? w.m.added : w.m.x) + size_t(first + i) * d + pair * PAIR + p * LANES;
+      const f32x16 v = load(out + (p * h + i) * LANES);
+      store(x, separate ? v : load(x) + v);
+    }
 }
 
 // Thirty-two columns of the feed-forward: gate and up, activation, into the input of `down`.
 void gate_up_tile(const Walk& w, int layer, int block, int first, int h) {
   Model& m = w.m;
-  float out[4][TILE_ROWS * LANES];
-  for (int half = 0; half < 2; half++) {
-    multiply(m.matrix(layer, GATE), 2 * block + half, m.a, first, h, out[half]);
-    multiply(m.matrix(layer, UP), 2 * block + half, m.a, first, h, out[2 + half]);
-  }
+  float gates[TILE_ROWS * PAIR], ups[TILE_ROWS * PAIR];
+  multiply(m.matrix(layer, GATE), block, m.a, first, h, gates);
+  multiply(m.matrix(layer, UP), block, m.a, first, h, ups);
   for (int i = 0; i < h; i++) {
     f32x16 v[2];
-    for (int half = 0; half < 2; half++) {
-      const f32x16 gate = load(out[half] + i * LANES), up = load(out[2 + half] + i * LANES);
-      v[half] = (m.c.is_gelu ? gelu_tanh(gate) : silu(gate)) * up;
+    for (int p = 0; p < 2; p++) {
+      const f32x16 gate = load(gates + (p * h + i) * LANES), up = load(ups + (p * h + i) * LANES);
+      v[p] = (m.c.is_gelu ? gelu_tanh(gate) : silu(gate)) * up;
     }
     m.f.put(first, h, i, block, v[0], v[1]);
   }
 }
 
-void head_tile(const Walk& w, int panel, int first, int h) {
+void head_tile(const Walk& w, int pair, int first, int h) {
   Model& m = w.m;
-  float out[TILE_ROWS * LANES];
-  multiply(m.head(), panel, m.h, first, h, out);
-  const int V = m.c.vocabulary, width = std::min(LANES, V - panel * LANES);
-  for (int i = 0; i < h; i++) {
-    f32x16 v = load(out + i * LANES);
-    if (m.c.final_softcap > 0) v = m.c.final_softcap * tanh_of(v / m.c.final_softcap);
-    float* logits = w.s.logits + size_t(first + i) * V + size_t(panel) * LANES;
-    if (width == LANES)
-      store(logits, v);
-    else
-      std::memcpy(logits, &v, sizeof(float) * width);
-  }
+  float out[TILE_ROWS * PAIR];
+  multiply(m.head(), pair, m.h, first, h, out);
+  const int V = m.c.vocabulary;
+  for (int p = 0; p < 2; p++)
+    for (int i = 0; i < h; i++) {
+      f32x16 v = load(out + (p * h + i) * LANES);
+      if (m.c.final_softcap > 0) v = m.c.final_softcap * tanh_of(v / m.c.final_softcap);
+      const int column = pair * PAIR + p * LANES;
+      if (column < V) store_part(w.s.logits + size_t(first + i) * V + column, v, V - column);
+    }
 }
 
 // ---- the walk
@@ -612,10 +610,10 @@ void walk(const Walk& w, Team& team, Job& job, int thread) {
     });
     const AttendPlan& plan = w.plan->plans[m.plan_of_layer[layer]];
     phase(P_ATTEND, int(plan.units.size()), [&](int u) { attend_unit(w, plan, layer, plan.units[u], t); });
-    const Cut columns(w.tiles, m.matrix(layer, OUT).num_panels, n);
+    const Cut columns(w.tiles, m.matrix(layer, OUT).num_pairs(), n);
     phase(P_OUTPUT, columns.units(), [&](int u) {
-      columns.each(u, w.tiles, [&](int panel, int first, int h) {
-        add_tile(w, m.matrix(layer, OUT), m.o, panel, first, h, l.after_attention != nullptr);
+      columns.each(u, w.tiles, [&](int pair, int first, int h) {
+        add_tile(w, m.matrix(layer, OUT), m.o, pair, first, h, l.after_attention != nullptr);
       });
     });
     phase(P_NORM, row_units, rows([&](int r) {
@@ -628,8 +626,8 @@ void walk(const Walk& w, Team& team, Job& job, int thread) {
       blocks.each(u, w.tiles, [&](int block, int first, int h) { gate_up_tile(w, layer, block, first, h); });
     });
     phase(P_DOWN, columns.units(), [&](int u) {
-      columns.each(u, w.tiles, [&](int panel, int first, int h) {
-        add_tile(w, m.matrix(layer, DOWN), m.f, panel, first, h, l.after_feed_forward != nullptr);
+      columns.each(u, w.tiles, [&](int pair, int first, int h) {
+        add_tile(w, m.matrix(layer, DOWN), m.f, pair, first, h, l.after_feed_forward != nullptr);
       });
     });
     after = l.after_feed_forward;
@@ -642,9 +640,9 @@ void walk(const Walk& w, Team& team, Job& job, int thread) {
     norm_row(copy.data(), m.final_norm, d, c.eps, m.h, w.output_tiles, i);
   });
   if (s.num_outputs) {
-    const Cut columns(w.output_tiles, m.head().num_panels, 2 * n);
+    const Cut columns(w.output_tiles, m.head().num_pairs(), 2 * n);
     phase(P_HEAD, columns.units(), [&](int u) {
-      columns.each(u, w.output_tiles, [&](int panel, int first, int h) { head_tile(w, panel, first, h); });
+      columns.each(u, w.output_tiles, [&](int pair, int first, int h) { head_tile(w, pair, first, h); });
     });
   }
 }
@@ -686,7 +684,7 @@ int first_visible(const RametStep& s, int r, int window) {
 }
 
 void plan_attention(const Model& m, const RametStep& s, const StepPlan& step, AttendPlan& plan) {
-  const int G = m.c.num_kv_heads, block = std::max(1, BLOCK_QUERIES / (m.c.num_heads / G));
+  const int G = m.c.num_kv_heads, share = m.c.num_heads / G;
   plan.first_chunk.assign(s.num_rows, 0), plan.num_chunks.assign(s.num_rows, 0);
   plan.partial_base.assign(s.num_tokens, 0), plan.num_partials = 0;
   // all heads of a token lie together: read by one thread where there are units enough, else head by head
@@ -702,6 +700,8 @@ void plan_attention(const Model& m, const RametStep& s, const StepPlan& step, At
   for (int r = 0; r < s.num_rows; r++) {
     const int n = s.query_offsets[r + 1] - s.query_offsets[r];
     if (n <= DECODE_TOKENS) continue;
+    // units enough for all threads, as large as that allows
+    const int queries = std::clamp(n * share / (4 * m.c.num_threads), LEAST_BLOCK_QUERIES, BLOCK_QUERIES), block = std::max(1, queries / share);
     for (int first = (n - 1) / block * block; first >= 0; first -= block)
       for (int g = 0; g < G; g++) plan.units.push_back({-1, 0, g, 1, r, first, std::min(n, first + block)});
   }
@@ -762,7 +762,7 @@ void make_threads(Model& m) {
   for (int i = 0; i < n; i++) {
     auto t = std::make_unique<Thread>();
     const size_t packed = size_t(CHUNK) * D * 4, scores = size_t(QUERY_TILE) * CHUNK * 4;
-    const size_t bytes = 2 * packed + 2 * scores + size_t(TILE_ROWS) * D * 4 + 2 * queries * D * 4 + 4096;
+    const size_t bytes = 2 * packed + 2 * scores + size_t(TILE_ROWS) * D * 4 + queries * D * 4 + 4096;
     uint8_t* p = (uint8_t*)t->memory.at_least(bytes);
     auto take = [&](size_t size) {
       uint8_t* at = p;
@@ -772,7 +772,7 @@ void make_threads(Model& m) {
     t->f = {(u8x64*)take(packed), (u8x64*)take(packed), (float*)take(scores), (float*)take(scores), {}, {}};
     t->b = {t->f.keys, t->f.values, t->f.scores, (uint16_t*)t->f.weights, {}, {}};
     t->tile = (float*)take(size_t(TILE_ROWS) * D * 4);
-    t->block_o = (float*)take(2 * queries * D * 4);
+    t->block_o = (float*)take(queries * D * 4);
     m.threads.push_back(std::move(t));
   }
   m.team = std::make_unique<Team>(n);
@@ -875,7 +875,7 @@ int ramet_set_matrix(void* handle, int layer, int slot, int format, int source, 
   if (!can_pack(source, format)) return fail(-3, "these blocks cannot become this format");
   Matrix& matrix = layer < 0 ? m.head() : m.matrix(layer, slot);
   matrix.format = format, matrix.N = N, matrix.K = K, matrix.bias = bias;
-  matrix.num_panels = (N + LANES - 1) / LANES;
+  matrix.num_panels = (N + PAIR - 1) / PAIR * 2;
   matrix.panel_bytes = panel_bytes_of(format, K);
   const size_t bytes = matrix.panel_bytes * matrix.num_panels;
   matrix.data = m.weights.take(bytes);

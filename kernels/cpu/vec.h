@@ -43,8 +43,13 @@ INLINE f32x16 as_float(i32x16 v) { return (f32x16)v; }
 INLINE i32x16 as_int(f32x16 v) { return (i32x16)v; }
 INLINE i32x16 lane_index() { return i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}; }
 INLINE f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) { return mask ? yes : no; }
+#if defined(__AVX512F__)  // the instruction does what is written below, NaN and signed zeros included
+INLINE f32x16 maximum(f32x16 a, f32x16 b) { return (f32x16)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE f32x16 minimum(f32x16 a, f32x16 b) { return (f32x16)_mm512_min_ps((__m512)a, (__m512)b); }
+#else
 INLINE f32x16 maximum(f32x16 a, f32x16 b) { return a > b ? a : b; }
 INLINE f32x16 minimum(f32x16 a, f32x16 b) { return a < b ? a : b; }
+#endif
 INLINE f32x16 absolute(f32x16 v) { return as_float(as_int(v) & 0x7fffffff); }
 // Between widths, GCC 12 makes sixteen scalar moves of __builtin_convertvector.
 INLINE i32x16 widen(i8x16 v) {
