@@ -1,15 +1,18 @@
 """What `ramet sim` calls: replay a trace under a policy, or measure the figures of the report. Returns plain dicts."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from ramet.runtime.errors import BadRequest
 from ramet.runtime.simulate.cost import named_cost
 from ramet.runtime.simulate.figure import Check, Figure
-from ramet.runtime.simulate.figures.registry import FIGURES
+from ramet.runtime.simulate.figures.registry import FIGURES, QUICK
 from ramet.runtime.simulate.policies import MachineConfig, build_runner
+from ramet.runtime.simulate.runner import Replay
 from ramet.runtime.simulate.sources import live_sessions, open_sessions, redrawn
 from ramet.runtime.simulate.summary import summary
+from ramet.runtime.simulate.workload import Session, resent
 
 TRACES = Path("../shared/data/traces")
 """Where the public traces lie, from the repository's root."""
@@ -28,21 +31,27 @@ def run(
     until_s: float = 1200.0,
     redraw_gaps: bool = True,
     seed: int = 0,
+    without: Collection[str] = (),
+    on_replay: Callable[[Replay], None] | None = None,
 ) -> dict[str, object]:
     """Replay one trace file: at its own times, or, where it has none, as a closed loop of `num_live` sessions for
-    `until_s` simulated seconds. Every setting is in the result."""
-    cost = named_cost(gpu, model)
+    `until_s` simulated seconds. Every setting is in the result. `without`: parts of ours to leave out."""
+    cost, left_out = named_cost(gpu, model), frozenset(without)
     config = MachineConfig(cost=cost, pool_tokens=pool_tokens or cost.pool_tokens, page_size=page_size)
-    runner = build_runner(policy, config)
+    runner = build_runner(policy, config, left_out)
+    change: Callable[[Session], Session] = resent if "splice" in left_out else lambda session: session
     looping = live_sessions(trace, seed=seed, redraw_gaps=redraw_gaps)
     if looping is not None:
-        replay = runner.closed_loop(looping, num_live, until_s)
+        replay = runner.closed_loop(map(change, looping), num_live, until_s)
     else:
         sessions = open_sessions(trace, limit=limit)
-        replay = runner.open_loop(redrawn(sessions, seed) if redraw_gaps else sessions)
+        replay = runner.open_loop([*map(change, redrawn(sessions, seed) if redraw_gaps else sessions)])
+    if on_replay is not None:
+        on_replay(replay)
     settings = {
         "trace": trace.name,
         "policy": policy,
+        "without": sorted(left_out),
         "gpu": gpu,
         "model": model,
         "pool_tokens": config.pool_tokens,
@@ -55,19 +64,25 @@ def run(
 
 
 def bars(
-    names: Sequence[str] = (), *, traces: Path = TRACES, on_figure: Callable[[Figure], None] | None = None
+    names: Sequence[str] = (),
+    *,
+    traces: Path = TRACES,
+    quick: bool = False,
+    on_figure: Callable[[Figure], None] | None = None,
 ) -> dict[str, object]:
-    """Measure figures by name (all without any); `on_figure` hears of each as it is done."""
+    """Measure figures by name (all without any); `on_figure` hears of each as it is done. `quick`: fewer seeds, loads
+    and sessions, for a look; bars are those of the whole figures."""
     unknown = [name for name in names if name not in FIGURES]
     if unknown:
         raise BadRequest(expected=f"figures of {', '.join(FIGURES)}", got=", ".join(unknown), at="bars")
     found = []
     for name in names or FIGURES:
-        figure = FIGURES[name](traces)
+        began = time.perf_counter()
+        figure = (QUICK.get(name, FIGURES[name]) if quick else FIGURES[name])(traces)
         if on_figure is not None:
             on_figure(figure)
-        found.append(as_dict(figure))
-    return {"figures": found, "all_hold": all(figure["holds"] for figure in found)}
+        found.append({**as_dict(figure), "wall_s": round(time.perf_counter() - began, 1)})
+    return {"quick": quick, "figures": found, "all_hold": all(figure["holds"] for figure in found)}
 
 
 def as_dict(figure: Figure) -> dict[str, object]:

@@ -4,7 +4,7 @@ B0 to B8 are the baselines of the report. Each is put together from the same par
 published system, reconstructed, says so.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from ramet.radix.eviction import EvictionOrder, LeastRecentlyUsed
@@ -22,7 +22,7 @@ from ramet.runtime.scheduler.policies.longest_prefix import LongestPrefixFirst
 from ramet.runtime.scheduler.policies.program_fcfs import program_fcfs
 from ramet.runtime.scheduler.policies.programs import ProgramOrder, never
 from ramet.runtime.scheduler.program_feed import ProgramFeed
-from ramet.runtime.scheduler.programs import Gap, Program, ProgramTable
+from ramet.runtime.scheduler.programs import Gap, Program, ProgramTable, reader_name
 from ramet.runtime.scheduler.retention import RetentionOrder
 from ramet.runtime.scheduler.scheduler import Scheduler
 from ramet.runtime.scheduler.working_set import ProgramAdmission, WorkingSetConfig
@@ -63,10 +63,12 @@ class Parts:
 
     config: MachineConfig
     clock: ManualClock = field(default_factory=ManualClock)
+    tree: RadixTree = field(init=False)
     table: ProgramTable = field(init=False)
     retention: RetentionOrder = field(init=False)
 
     def __post_init__(self) -> None:
+        self.tree = RadixTree(self.config.page_size, clock=self.clock.now)
         self.table = ProgramTable(self.config.pool_tokens)
         self.retention = RetentionOrder(self.table, self.rebuild_s, extra_wait_s=lambda: self.config.extra_wait_s)
 
@@ -81,6 +83,13 @@ class Parts:
         if not self.config.host_tokens:
             return 1.0
         return self.config.cost.reload_s(10_000) / self.config.cost.rebuild_s(0, 10_000)
+
+    def missing(self, program: Program) -> float:
+        """Service that a program needs first, because its KV is gone: a second of compute is worth the whole pool."""
+        resident = self.tree.reader_depth(reader_name(program.program_id, 0))
+        if resident >= program.held_tokens:
+            return 0.0
+        return self.config.pool_tokens * self.rebuild_s(resident, program.held_tokens)
 
     def worth(self, session: str, now: float) -> float:
         """To the host: the index of a session."""
@@ -130,13 +139,27 @@ def _lru(order: Callable[[Parts], Order]) -> Builder:
     return lambda parts: Built(order(parts), parts.page_admission(), LeastRecentlyUsed())
 
 
-def _ours(*, order: Callable[[Parts], Order] | None = None, retention: bool = True, admission: bool = True) -> Builder:
+PARTS = ("retention", "admission", "order", "gang", "splice")
+"""Of ours, that can be left out. `retention`: least recently used eviction. `admission`: page counts only. `order`:
+program FCFS. `gang`: rows read a shared prefix each for itself. `splice`: outputs that a client sends back are not
+known again (that one is of the workload: `workload.resent`)."""
+
+
+def _ours(without: frozenset[str] = frozenset(), *, residency: bool = False) -> Builder:
+    """`residency`: the order counts what a program would have to rebuild first."""
+
     def build(parts: Parts) -> Built:
+        has_admission, has_retention = "admission" not in without, "retention" not in without
+        order = (
+            program_fcfs(parts.table, by_admission=has_admission)
+            if "order" in without
+            else gittins(parts.table, parts.missing if residency else None, by_admission=has_admission)
+        )
         return Built(
-            order(parts) if order else gittins(parts.table, by_admission=admission),
-            parts.working_set() if admission else parts.page_admission(),
-            parts.retention if retention else LeastRecentlyUsed(),
-            host_worth=parts.worth if retention else None,
+            order,
+            parts.working_set() if has_admission else parts.page_admission(),
+            parts.retention if has_retention else LeastRecentlyUsed(),
+            host_worth=parts.worth if has_retention else None,
         )
 
     return build
@@ -214,9 +237,7 @@ POLICIES: dict[str, Builder] = {
     "vtc": _token_counter,
     "gittins": _ours(),
     "oracle": _oracle,
-    "gittins-no-retention": _ours(retention=False),
-    "gittins-no-admission": _ours(admission=False),
-    "gittins-no-order": _ours(order=lambda parts: program_fcfs(parts.table, by_admission=True)),
+    "gittins-residency": _ours(residency=True),
 }
 """Name -> how it is built."""
 BASELINES = {
@@ -234,19 +255,21 @@ BASELINES = {
 """The report's rows. B2 and B4 to B6 are rules of published systems, as far as they are published."""
 
 
-def build_runner(policy: str, config: MachineConfig) -> Runner:
-    """A machine with an empty cache under the policy."""
+def build_runner(policy: str, config: MachineConfig, without: frozenset[str] = frozenset()) -> Runner:
+    """A machine with an empty cache under the policy. `without`: parts of ours to leave out, of `PARTS`."""
+    policy = BASELINES.get(policy, policy)
     if policy not in POLICIES:
         raise BadRequest(expected=f"one of {', '.join(POLICIES)}", got=policy, at="--policy")
+    check_parts(policy, without)
     parts = Parts(config)
-    built = POLICIES[policy](parts)
-    tree = RadixTree(config.page_size, clock=parts.clock.now)
+    built = (_ours(without) if without else POLICIES[policy])(parts)
+    tree = parts.tree
     allocator = PageAllocator(config.pool_tokens // config.page_size)
     cache = PrefixCache(allocator, config.page_size, tree, built.eviction)
     scheduler = Scheduler(cache, built.order, built.admission, parts.clock)
     working_set = built.admission if isinstance(built.admission, ProgramAdmission) else None
     feed = ProgramFeed(parts.table, tree, parts.clock, working_set)
-    executor = SimulatedExecutor(config.cost, num_drafts=config.num_drafts)
+    executor = SimulatedExecutor(config.cost, num_drafts=config.num_drafts, reads_shared_once="gang" not in without)
     host = HostTier(config.host_tokens, built.host_worth, config.cost.reload_s) if config.host_tokens else None
     runner = Runner(
         scheduler,
@@ -261,3 +284,12 @@ def build_runner(policy: str, config: MachineConfig) -> Runner:
     if built.watcher is not None:
         runner.watchers.append(built.watcher(cache, host))
     return runner
+
+
+def check_parts(policy: str, without: Iterable[str]) -> None:
+    """Raises BadRequest for a part that there is not, or of a policy that has no parts."""
+    for part in without:
+        if part not in PARTS:
+            raise BadRequest(expected=f"one of {', '.join(PARTS)}", got=part, at="--without")
+        if policy != BASELINES["B7"]:
+            raise BadRequest(expected=f"--policy {BASELINES['B7']}, whose parts these are", got=policy, at="--without")

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ramet.runtime.simulate.gaps import tool_calls
 from ramet.runtime.simulate.workload import Gap, Session, Turn
 
 
@@ -103,6 +104,55 @@ def augmented_sessions(per_s: float, num_sessions: int, seed: int) -> list[Sessi
             context += new + output
         sessions.append(Session(name=f"{kind}-{number}", turns=turns, arrived_s=now, workload=kind))
     return sessions
+
+
+GRAPH_STAGES, GRAPH_WORKERS, GRAPH_CALLS, GRAPH_OUTPUT = 3, 4, 27, 239
+"""A planner, three stages of four workers that call a tool between two calls of the model, a reviewer and a writer make
+27 calls; the shape is ours. 24 graphs say 24 * 27 * 239.4 = 155,136 tokens, which is published."""
+
+
+def agent_graphs(per_s: float, num_graphs: int, seed: int) -> list[Session]:
+    """Poisson arrivals of fork-join graphs of agents. Agents of one role share a system prompt of 512 tokens."""
+    source, now, sessions, tools = random.Random(seed), 0.0, list[Session](), tool_calls(seed)
+    for number in range(num_graphs):
+        now += source.expovariate(per_s)
+        before: tuple[str, ...] = (f"graph-{number}/planner",)
+        sessions.append(_agent(before[0], "planner", source, None, arrived_s=now))
+        for stage in range(GRAPH_STAGES):
+            names = tuple(f"graph-{number}/s{stage}w{worker}" for worker in range(GRAPH_WORKERS))
+            for name in names:
+                call = next(tools)
+                gap = Gap(call.duration_s, "tool", ("graph", call.tool, call.command))
+                sessions.append(_agent(name, f"worker-{stage}", source, gap, after=before))
+            before = names
+        for role in ("reviewer", "writer"):
+            sessions.append(_agent(f"graph-{number}/{role}", role, source, None, after=before))
+            before = (sessions[-1].name,)
+    return sessions
+
+
+def _agent(
+    name: str,
+    role: str,
+    source: random.Random,
+    gap: Gap | None,
+    *,
+    arrived_s: float = 0.0,
+    after: tuple[str, ...] = (),
+) -> Session:
+    """One call; two, where there is a tool's gap between them."""
+    new, output = source.randint(400, 1_200), max(16, int(source.gauss(GRAPH_OUTPUT, GRAPH_OUTPUT / 4)))
+    turns = [Turn(0, new, output, gap)]
+    if gap is not None:
+        turns.append(Turn(512 + new + output, source.randint(100, 500), output, None))
+    return Session(
+        name=name,
+        turns=turns,
+        arrived_s=arrived_s,
+        after=after,
+        workload="graph",
+        shared_prefix=(role, 512),
+    )
 
 
 def _even_turns(num_turns: int, tokens: float, tool: Callable[[], float]) -> list[Turn]:

@@ -6,7 +6,7 @@ Lengths only; the runner makes token ids of them, so that exactly what should be
 import itertools
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ramet.runtime.simulate.gaps import ToolCall, tool_calls
@@ -58,6 +58,16 @@ class Session:
     @property
     def program(self) -> str:
         return program_of_session(self.name)
+
+
+def resent(session: Session) -> Session:
+    """The same without the splice: a client sends the model's outputs back as text, and none is known again. The tokens
+    of an output are computed a second time with the next prompt; what lies before it is still found."""
+    turns = list(session.turns[:1])
+    for before, turn in itertools.pairwise(session.turns):
+        kept = min(turn.kept_tokens, before.kept_tokens + before.new_tokens)
+        turns.append(turn._replace(kept_tokens=kept, new_tokens=turn.new_tokens + turn.kept_tokens - kept))
+    return replace(session, turns=turns)
 
 
 def program_of_session(name: str) -> str:

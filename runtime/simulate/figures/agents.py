@@ -42,9 +42,17 @@ class LoadPoint(NamedTuple):
     turns_per_min: float
 
 
-def load_point(policy: str, num_live: int, seed: int, recorded: Sequence[RecordedSession], until_s: float) -> LoadPoint:
+def load_point(
+    policy: str,
+    num_live: int,
+    seed: int,
+    sessions: Sequence[RecordedSession],
+    until_s: float,
+    without: frozenset[str] = frozenset(),
+) -> LoadPoint:
     """Closed loop of `num_live` sessions."""
-    replay = build_runner(policy, machine()).closed_loop(coding_sessions(recorded, seed=seed), num_live, until_s)
+    runner = build_runner(policy, machine(), without)
+    replay = runner.closed_loop(coding_sessions(sessions, seed=seed), num_live, until_s)
     half = [turn for turn in replay.turns if turn.ended_s > until_s / 2]
     return LoadPoint(later_hit_rate(half), len(half) / (replay.seconds - until_s / 2) * 60)
 
@@ -57,9 +65,9 @@ def s6(
     until_s: float = 1200.0,
     policies: Sequence[str] = (LRU, OURS),
 ) -> Figure:
-    recorded = _recorded(traces)
+    sessions = recorded(traces)
     points = {
-        (policy, load): [load_point(policy, load, seed, recorded, until_s) for seed in seeds]
+        (policy, load): [load_point(policy, load, seed, sessions, until_s) for seed in seeds]
         for policy in policies
         for load in loads
     }
@@ -117,7 +125,7 @@ def s12(traces: Path, *, num_sessions: int = 96, seed: int = REPORTED_SEEDS[0]) 
 
 
 def _batch(policy: str, pool_tokens: int, num_sessions: int, seed: int, traces: Path) -> Replay:
-    source = coding_sessions(_recorded(traces), seed=seed)
+    source = coding_sessions(recorded(traces), seed=seed)
     return build_runner(policy, machine(pool_tokens)).open_loop([next(source) for _ in range(num_sessions)])
 
 
@@ -170,5 +178,5 @@ def _max_over_median(run: Sequence[tuple[int, float]]) -> float:
 
 
 @cache
-def _recorded(traces: Path) -> tuple[RecordedSession, ...]:
+def recorded(traces: Path) -> tuple[RecordedSession, ...]:
     return tuple(weka(traces / "weka-claude-code" / "weka_compact.jsonl.gz"))

@@ -6,7 +6,6 @@ a paper does not give are ours and stand in the notes.
 
 import itertools
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -16,11 +15,10 @@ import numpy as np
 from ramet.runtime.simulate.cost import named_cost
 from ramet.runtime.simulate.fair import latest_fair_end
 from ramet.runtime.simulate.figure import Check, Figure, at_least, at_most
+from ramet.runtime.simulate.figures.agents import recorded
 from ramet.runtime.simulate.policies import BASELINES, MachineConfig, build_runner
 from ramet.runtime.simulate.runner import Replay
 from ramet.runtime.simulate.synthetic import OUTPUT_SHARE, autellix_programs, continuum_sessions
-from ramet.runtime.simulate.traces import Session as RecordedSession
-from ramet.runtime.simulate.traces import weka
 from ramet.runtime.simulate.workload import Session, coding_sessions
 
 _MODEL = "llama-3.1-8b"
@@ -162,7 +160,7 @@ def _two_tiers(policy: str, load: int, ratio: int, until_s: float, traces: Path)
     """Turns a minute and mean time to first token, second half."""
     pool = 300_000
     config = MachineConfig(cost=named_cost("h200", _MODEL), pool_tokens=pool, page_size=64, host_tokens=pool * ratio)
-    sessions = coding_sessions(_recorded(traces), seed=0, min_requests=40, max_turns=80)
+    sessions = coding_sessions(recorded(traces), seed=0, min_requests=40, max_turns=80)
     replay = build_runner(policy, config).closed_loop(sessions, load, until_s)
     half = [turn for turn in replay.turns if turn.ended_s > until_s / 2]
     return len(half) / (replay.seconds - until_s / 2) * 60, fmean(turn.first_token_s for turn in half)
@@ -191,8 +189,3 @@ def s13(traces: Path | None = None, *, num_programs: int = 200, pool_tokens: int
 
 def _mean_completion(replay: Replay) -> float:
     return fmean(session.ended_s - session.started_s for session in replay.sessions)
-
-
-@cache
-def _recorded(traces: Path) -> tuple[RecordedSession, ...]:
-    return tuple(weka(traces / "weka-claude-code" / "weka_compact.jsonl.gz"))

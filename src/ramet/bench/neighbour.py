@@ -51,6 +51,18 @@ class Spinner:
         return (int(fields[11]) + int(fields[12])) / _ticks() if fields else math.nan
 
 
+class Others:
+    """Since it was made: how busy everybody but this process was."""
+
+    def __init__(self) -> None:
+        self._began, self._ours, self._all = time.perf_counter(), time.process_time(), _busy_seconds()
+
+    def cores(self) -> float:
+        """Cores that they kept busy on average; NaN where there is no /proc."""
+        mine = time.process_time() - self._ours
+        return max(0.0, (_busy_seconds() - self._all - mine) / (time.perf_counter() - self._began))
+
+
 def _busy_seconds() -> float:
     """CPU seconds of all cores since the machine started, but for idling and waiting for disks."""
     fields = [int(field) for field in _read("/proc/stat").split("\n", 1)[0].split()[1:9]]
