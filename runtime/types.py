@@ -55,6 +55,7 @@ class GenerateSpec(msgspec.Struct, frozen=True, kw_only=True):
     include_stop: bool = False
     """Keep the matched stop string in the text."""
     stop_token_ids: tuple[int, ...] = ()
+    """Beside the model's own. Under a grammar they end an output that satisfies it, and are text before."""
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     sampling: Sampling = Sampling()
@@ -380,6 +381,8 @@ class SampledRow(NamedTuple):
     """The grammar accepts and nothing may follow."""
     tags: Sequence[tuple[str, Literal["begin", "end"], int]] = ()
     """Begins and ends of tagged parts that these tokens made certain; see `Delta.tags`."""
+    unstopped: Sequence[int] = ()
+    """Indices of stop tokens among `tokens` that end nothing: the grammar was not satisfied before them."""
     error: Failed | None = None
     """This row failed (its grammar died, its logits are not finite); the others did not."""
 

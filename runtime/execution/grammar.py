@@ -5,7 +5,7 @@ denies; and states are snapshots, so a rejected draft needs no way back. Tags ar
 that the next token could still move waits for it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal, Protocol, Self, cast
 
 import numpy as np
@@ -50,14 +50,19 @@ GrammarCompiler = Callable[[Spec], Grammar]
 class GrammarWalk:
     """One sequence's place in its grammar."""
 
-    def __init__(self, grammar: Grammar, vocabulary_size: int, *, has_tags: bool = False) -> None:
-        """`has_tags`: does any part of the grammar have a name to report?"""
+    def __init__(
+        self, grammar: Grammar, vocabulary_size: int, *, has_tags: bool = False, stop_ids: Collection[int] = ()
+    ) -> None:
+        """`has_tags`: does any part of the grammar have a name to report? `stop_ids`: the request's own, each of which
+        may come where the output satisfies the grammar, and ends it."""
         self._state = grammar.initial()
         self._spoken = self._state  # the last state that is not past the end
         self._has_tags = has_tags
         self._told: list[Tag] = []
         self._num_words = num_words(vocabulary_size)
         self._ahead: list[GrammarState] = []
+        self._stop_ids = frozenset(stop_ids)
+        self._unstopped: list[int] = []
 
     @property
     def is_done(self) -> bool:
@@ -105,11 +110,23 @@ class GrammarWalk:
 
     def advance(self, tokens: Sequence[int], num_drafts: int = 0) -> None:
         """Follow tokens. The first `num_drafts` are those that the last `masks` or `follow` looked ahead over."""
+        self._unstopped = [
+            index
+            for index, token in enumerate(tokens[:num_drafts])
+            if token in self._stop_ids and not self._ahead[index].accepting
+        ]
         if num_drafts:
             self._move(self._ahead[num_drafts])
-        for token in tokens[num_drafts:]:
-            self._move(self._state.advance(token))
+        for index in range(num_drafts, len(tokens)):
+            if tokens[index] in self._stop_ids and not self._state.accepting:
+                self._unstopped.append(index)
+            self._move(self._state.advance(tokens[index]))
         self._ahead = []
+
+    def unstopped(self) -> Sequence[int]:
+        """Indices, among the tokens of the last `advance`, of the request's stop tokens before which the output did not
+        satisfy the grammar: there they are text."""
+        return self._unstopped
 
     def new_tags(self) -> list[Tag]:
         """Begins and ends of tagged parts that became certain since the last call."""
@@ -133,6 +150,9 @@ class GrammarWalk:
     def _mask(self, state: GrammarState) -> Words:
         words = np.zeros(self._num_words, dtype=np.int32)
         state.mask(words)
+        if self._stop_ids and state.accepting:
+            for token in self._stop_ids:
+                words.view(np.uint32)[token // 32] |= np.uint32(1 << token % 32)
         return words
 
 

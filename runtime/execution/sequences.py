@@ -88,6 +88,7 @@ class ExecutedSequence:
             forced=self._walk.forced() if self._wants_drafts else (),
             grammar_done=self._walk.is_done,
             tags=self._walk.new_tags(),
+            unstopped=self._walk.unstopped(),
         )
 
 
@@ -130,7 +131,8 @@ class SequenceStarter:
         except RametError as error:
             return Failed(status=error.status, code=error.code, message=str(error), at=error.at)
         num_top = spec.prompt_logprobs or 0
-        slot = None if walk is None or self._device_masks is None else self._device_masks.enter(walk)
+        on_host = walk is None or self._device_masks is None or bool(spec.stop_token_ids)  # those are in no table
+        slot = None if on_host or walk is None or self._device_masks is None else self._device_masks.enter(walk)
         return ExecutedSequence(sampler, walk, wants_drafts=spec.grammar_drafts, num_top=num_top, slot=slot)
 
     def _walk(self, start: SequenceStart) -> GrammarWalk | None:
@@ -138,7 +140,8 @@ class SequenceStarter:
             return None
         assert self._compile is not None, "a spec with a grammar reached an executor without a compiler"
         spec = start.spec.grammar
-        walk = GrammarWalk(self._compile(spec), self._vocabulary_size, has_tags=has_tags(spec))
+        stop_ids = start.spec.stop_token_ids
+        walk = GrammarWalk(self._compile(spec), self._vocabulary_size, has_tags=has_tags(spec), stop_ids=stop_ids)
         walk.advance(start.output_tokens)
         walk.new_tags()  # those of the tokens generated before were told before
         if walk.is_dead:

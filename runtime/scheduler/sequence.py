@@ -299,16 +299,17 @@ class Sequence:
         if self.first_token_s is None:
             self.first_token_s = now_s
         for index, token in enumerate(row.tokens):
-            if (ending := self._append(token, row.logprobs[index] if row.logprobs else None)) is not None:
+            logprob = row.logprobs[index] if row.logprobs else None
+            if (ending := self._append(token, logprob, may_end=index not in row.unstopped)) is not None:
                 return ending
         if row.grammar_done:
             return Ending("stop")
         return self._flush()
 
-    def _append(self, token: int, logprob: TokenLogprob | None) -> "Ending | None":
+    def _append(self, token: int, logprob: TokenLogprob | None, *, may_end: bool) -> "Ending | None":
         """One sampled token; the ending, if it is the last."""
         self.num_sampled += 1
-        ending = self._ending_with(token) if token in self.ending_ids else None
+        ending = self._ending_with(token) if may_end and token in self.ending_ids else None
         if ending is not None and not self._keeps(token):
             return ending
         self.tokens.append(token)

@@ -225,8 +225,8 @@ async def written(client: Any, prompt: str, grammar: Spec, **more: Any) -> tuple
     return "".join(event.text for event in events if isinstance(event, Delta)), events[-1].reason
 
 
-def engine(**settings: Any) -> Any:
-    return scripted_client(grammars=lambda spec: compile(spec, SERVED), **settings)
+def engine(replies: Any = None, **settings: Any) -> Any:
+    return scripted_client(replies, grammars=lambda spec: compile(spec, SERVED), **settings)
 
 
 async def test_o32_an_end_that_the_request_names_waits_for_the_end_of_the_value() -> None:
@@ -237,6 +237,29 @@ async def test_o32_an_end_that_the_request_names_waits_for_the_end_of_the_value(
         for stop_token_ids in ((), (258,)):
             text, reason = await written(client, "go", spec, stop_token_ids=stop_token_ids, sampling=eager)
             assert reason == "stop" and set(json.loads(text)) == {"kind", "size"}
+
+
+@pytest.mark.parametrize("stop", ['"', "}", ":", "a", "9"])
+@pytest.mark.parametrize("drafts", [True, False])
+async def test_o32_a_stop_token_inside_the_value_is_text(stop: str, drafts: bool) -> None:
+    """Ordinary tokens that a request names as stops: before the value is complete each of them ends nothing."""
+    spec = JsonSchema(schema=json.dumps(RECORD), whitespace="compact")
+    async with engine() as client:
+        given: dict[str, Any] = {"stop_token_ids": (ord(stop),), "grammar_drafts": drafts}
+        text, reason = await written(client, f"{stop} go", spec, **given)
+        assert reason == "stop" and set(json.loads(text)) == {"kind", "size"}
+
+
+async def test_o32_every_stop_token_may_come_once_the_value_is_complete() -> None:
+    """258 is a control token of no grammar; `c` could go on, and ends the text as it does without a grammar."""
+    eager = Sampling(temperature=0, logit_bias={258: 100.0})
+    async with engine({"say": "abcab"}) as client:
+        text, reason = await written(
+            client, "go", JsonSchema(schema='{"type": "integer"}'), stop_token_ids=(258,), sampling=eager
+        )
+        assert isinstance(json.loads(text), int) and reason == "stop"
+        letters = Regex(pattern="[a-c]+")
+        assert await written(client, "say", letters, stop_token_ids=(ord("c"),)) == ("ab", "stop")
 
 
 async def test_o36_requests_side_by_side_with_drafts_write_what_each_writes_alone() -> None:

@@ -127,7 +127,7 @@ class ScriptedExecutor:
         run = self._runs[start.sequence_id] = _Run(start, self._turns[start.sequence_id], list(start.output_tokens))
         if start.spec.grammar is not None:
             try:
-                run.grammar = GrammarRun(self._grammars(start.spec.grammar))
+                run.grammar = GrammarRun(self._grammars(start.spec.grammar), start.spec.stop_token_ids)
             except RametError as error:
                 run.failed = to_failed(error)
                 return
@@ -143,24 +143,28 @@ class ScriptedExecutor:
             self._spoil(row, 0)
         if row.num_sampled == 0:
             return SampledRow(row.sequence_id, (), (), followers)
-        sampled, logprobs = self._sample(row, prefix, run)
+        sampled, logprobs, unstopped = self._sample(row, prefix, run)
         if not sampled:
             return SampledRow(row.sequence_id, (), error=_NOTHING_ALLOWED)
         self._spoil(row, len(row.tokens) - row.num_sampled + len(sampled))
         forced = run.grammar.forced() if run.grammar and run.start.spec.grammar_drafts else ()
         is_done = run.grammar is not None and run.grammar.is_done
         tags = run.grammar.new_tags() if run.grammar is not None else ()
-        return SampledRow(row.sequence_id, sampled, logprobs, followers, forced, is_done, tags)
+        return SampledRow(row.sequence_id, sampled, logprobs, followers, forced, is_done, tags, unstopped)
 
-    def _sample(self, row: PlannedRow, prefix: Tokens, run: _Run) -> tuple[list[int], list[TokenLogprob]]:
-        """Accept drafts while the model would have drawn them, and draw the token after the last of those."""
-        spec, sampled, logprobs = run.start.spec, [], []
+    def _sample(self, row: PlannedRow, prefix: Tokens, run: _Run) -> tuple[list[int], list[TokenLogprob], list[int]]:
+        """Accept drafts while the model would have drawn them, and draw the token after the last of those; and which of
+        them are stop tokens that end nothing."""
+        spec, logprobs = run.start.spec, list[TokenLogprob]()
+        sampled, unstopped = list[int](), list[int]()
         known = np.concatenate([prefix, as_tokens(row.tokens)])
         for place in range(len(row.tokens) - row.num_sampled, len(row.tokens)):
             adjusted = self._adjusted(known[: row.start + place + 1], run)
             if not np.isfinite(adjusted.max()):
                 break
             token = draw(adjusted, spec.sampling, self._noise(run))
+            if run.grammar is not None and run.grammar.is_text(token):
+                unstopped.append(len(sampled))
             sampled.append(token)
             run.output.append(token)
             if run.grammar is not None:
@@ -169,7 +173,7 @@ class ScriptedExecutor:
                 logprobs.append(token_logprob(log_softmax(adjusted), token, spec.logprobs))
             if place + 1 < len(row.tokens) and row.tokens[place + 1] != token:
                 break
-        return sampled, logprobs
+        return sampled, logprobs, unstopped
 
     def _adjusted(self, tokens: Tokens, run: _Run) -> Logits:
         logits = self.model.logits(Prefix(tokens, len(run.start.prompt_tokens), run.turn))

@@ -20,6 +20,8 @@ class State(Protocol):
 
     @property
     def done(self) -> bool: ...
+    @property
+    def accepting(self) -> bool: ...
     def advance(self, token: int) -> Self: ...
     def mask(self, out: NDArray[np.int32]) -> None: ...
     def forced(self) -> Sequence[int]: ...
@@ -41,8 +43,8 @@ GrammarFactory = Callable[[Spec], Grammar]
 class GrammarRun:
     """One output on its way through a grammar."""
 
-    def __init__(self, grammar: Grammar) -> None:
-        self._state = grammar.initial()
+    def __init__(self, grammar: Grammar, stop_ids: Sequence[int] = ()) -> None:
+        self._state, self._stop_ids = grammar.initial(), list(stop_ids)
         self._num_seen = 0
         self._new_tags: list[Tag] = []
 
@@ -51,11 +53,17 @@ class GrammarRun:
         """The grammar accepts and nothing may follow."""
         return self._state.done
 
+    def is_text(self, token: int) -> bool:
+        """A stop token that ends nothing, for the grammar is not satisfied before it."""
+        return token in self._stop_ids and not self._state.accepting
+
     def restrict(self, logits: Logits) -> Logits:
         """Logits with -inf where the grammar denies the token."""
         words = np.zeros(-(-len(logits) // 32), np.int32)
         self._state.mask(words)
         allowed = np.unpackbits(words.view(np.uint8), bitorder="little")[: len(logits)]
+        if self._stop_ids and self._state.accepting:
+            allowed[self._stop_ids] = 1
         return np.where(allowed, logits, np.float32(-np.inf)).astype(np.float32)
 
     def advance(self, token: int) -> None:

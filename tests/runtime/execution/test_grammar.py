@@ -85,3 +85,16 @@ def test_a_denied_token_kills_the_walk() -> None:
     walk = walk_on(NUMBERS)
     walk.advance([ord("x")])
     assert walk.is_dead
+
+
+def test_a_stop_token_of_the_request_is_text_until_the_grammar_is_satisfied() -> None:
+    """`;` belongs to the grammar, `x` to nobody: both may end an output that may end."""
+    walk = GrammarWalk(compile(NUMBERS, VOCABULARY), VOCABULARY.size, stop_ids=[ord(";"), ord("x"), ord("7")])
+    assert not is_allowed(walk.masks([])[0], ord("x"))
+    walk.advance(b"7")
+    assert walk.unstopped() == [0]
+    assert is_allowed(walk.masks([])[0], ord("x"))
+    masks = walk.masks(b"1;7")
+    assert [is_allowed(mask, ord("x")) for mask in masks] == [True, True, False, True]
+    walk.advance(b"1;7;", 3)
+    assert walk.unstopped() == [2]  # the first `;` could end the output, `7` behind it could not
