@@ -16,7 +16,7 @@ demo: $(STAMP)
 	$(BIN)/ramet demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not gpu and not clients and not peer" --durations=15
+	$(BIN)/python -m pytest -q -m "not gpu and not clients and not load and not peer" --durations=15
 
 check: $(STAMP)
 	scripts/check $(BIN)
@@ -51,6 +51,8 @@ clean:
 	rm -rf $(VENV) build dist src/*.egg-info
 
 # Real agent frameworks against a real server, each in an environment of its own: minutes, and the network for the first run.
+# Then a thousand streams at once. CLIENTS="litellm haystack": these alone.
 test-clients: $(STAMP)
 	scripts/test-clients $(CLIENTS)
+	$(if $(CLIENTS),,$(BIN)/python -m pytest -q -s -m load tests/e2e)
 	$(if $(CLIENTS),,scripts/test-terminal-agents)
