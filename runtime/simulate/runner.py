@@ -11,7 +11,7 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from ramet.runtime.scheduler.sequence import Request
 from ramet.runtime.scheduler.token_row import ID_TYPE, TokenRow
 from ramet.runtime.simulate.executor import SimulatedExecutor
 from ramet.runtime.simulate.host import HostTier
-from ramet.runtime.simulate.workload import Gap, Session, Turn
+from ramet.runtime.simulate.workload import Gap, Session, Turn, program_of_session
 from ramet.runtime.types import GenerateSpec, ProgramSpec, StepPlan, StepResult
 
 
@@ -72,6 +72,13 @@ class SessionRecord:
     """KV-token-seconds and compute, as the program table counts them."""
 
 
+class ProgramTimes(NamedTuple):
+    """A program of one session or several."""
+
+    started_s: float
+    ended_s: float
+
+
 @dataclass(slots=True)
 class Replay:
     """All that a run left."""
@@ -91,6 +98,15 @@ class Replay:
     """From the host."""
     idle_token_s: float = 0.0
     """KV tokens that no running turn held, times seconds."""
+
+    def programs(self) -> dict[str, ProgramTimes]:
+        """Program -> from its first session's coming to its last one's end."""
+        found: dict[str, ProgramTimes] = {}
+        for session in self.sessions:
+            name = program_of_session(session.name)
+            known = found.get(name, ProgramTimes(session.started_s, session.ended_s))
+            found[name] = ProgramTimes(min(known.started_s, session.started_s), max(known.ended_s, session.ended_s))
+        return found
 
 
 class _Live:

@@ -4,7 +4,6 @@ The components are ours: `scheduling` is order, admission and retention without 
 over a host tier; `both` is ours over a host tier. The published factors are of TokenCake's own parts on its machine.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -14,7 +13,6 @@ from ramet.runtime.simulate.cost import named_cost
 from ramet.runtime.simulate.figure import Figure, at_least, at_most
 from ramet.runtime.simulate.policies import BASELINES, MachineConfig, build_runner
 from ramet.runtime.simulate.synthetic import GRAPH_CALLS, agent_graphs
-from ramet.runtime.simulate.workload import program_of_session
 
 BLOCKS, BLOCK_TOKENS = 3_050, 16
 HOST_BYTES = 100 * 2**30
@@ -57,16 +55,10 @@ def measure(
         num_drafts=3,
         host_tokens=HOST_BYTES // cost.model.kv_bytes_per_token if has_host else 0,
     )
-    sessions = agent_graphs(per_s, num_graphs, SEED)
-    replay = build_runner(policy, config, without).open_loop(sessions)
-    came = {session.program: session.arrived_s for session in sessions if not session.after}
-    ended: dict[str, float] = defaultdict(float)
-    for done in replay.sessions:
-        program = program_of_session(done.name)
-        ended[program] = max(ended[program], done.ended_s)
+    replay = build_runner(policy, config, without).open_loop(agent_graphs(per_s, num_graphs, SEED))
     computed = sum(turn.prompt_tokens - turn.cached_tokens for turn in replay.turns)
     return Graphs(
-        fmean(ended[program] - came[program] for program in came),
+        fmean(each.ended_s - each.started_s for each in replay.programs().values()),
         replay.seconds,
         replay.num_preemptions,
         computed - replay.loaded_tokens,

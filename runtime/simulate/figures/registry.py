@@ -45,7 +45,7 @@ QUICK: dict[str, Callable[[Path], Figure]] = {
     "S5": partial(s5, num_sessions=40),
     "S6": partial(s6, loads=(48, 72), seeds=(2,), until_s=400.0),
     "S7": partial(s7, seeds=(2,)),
-    "S8": partial(s8, num_programs=60),
+    "S8": partial(s8, num_programs=60, num_trees=4),
     "S9": partial(s9, seeds=(0, 1)),
     "S10": partial(s10, rates=(1.0,), num_graphs=12),
     "S11": partial(s11, loads=(20, 50), ratios=(1,), until_s=300.0),

@@ -8,7 +8,7 @@ from ramet.runtime.simulate.cost import named_cost
 from ramet.runtime.simulate.fair import fair_ends
 from ramet.runtime.simulate.host import HostTier
 from ramet.runtime.simulate.policies import MachineConfig, build_runner
-from ramet.runtime.simulate.synthetic import AUTELLIX, autellix_programs, continuum_sessions
+from ramet.runtime.simulate.synthetic import AUTELLIX, agent_graphs, autellix_programs, continuum_sessions
 from ramet.runtime.simulate.workload import Gap, Session, Turn
 
 
@@ -63,3 +63,14 @@ def test_published_parameters_are_those_of_the_workloads() -> None:
     assert fmean(len(session.turns) for session in sessions) == pytest.approx(54.5, rel=0.03)
     tokens = [sum(turn.new_tokens + turn.output_tokens for turn in session.turns) for session in sessions]
     assert fmean(tokens) == pytest.approx(70_000, rel=0.05)
+
+
+def test_trees_and_graphs_have_as_many_calls_as_published() -> None:
+    trees = autellix_programs(["tree"], 1.0, 300, seed=0)
+    assert len(trees) / 300 == pytest.approx(159.7, rel=0.1)
+    assert {turn.new_tokens + 300 for tree in trees for turn in tree.turns} == {467}
+    graphs = agent_graphs(1.0, 24, seed=0)
+    assert sum(len(session.turns) for session in graphs) == 24 * 27
+    assert sum(turn.output_tokens for s in graphs for turn in s.turns) == pytest.approx(155_136, rel=0.05)
+    names = [session.name for session in graphs]
+    assert all(names.index(other) < place for place, s in enumerate(graphs) for other in s.after)
