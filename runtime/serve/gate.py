@@ -40,7 +40,7 @@ class Gate:
             return
         scope.setdefault("state", {})["key"] = hashlib.sha256(key.encode()).hexdigest()[:32] if key else ""
         if scope["method"] == "HEAD":
-            scope["method"] = "GET"
+            scope = {**scope, "method": "GET"}  # a copy: the server below goes by its own, and sends no body for HEAD
             reply = _without_body(reply)
         await self._app(scope, receive, reply)
 

@@ -207,6 +207,16 @@ def test_hostile_numbers_do_no_harm(server: Served) -> None:
     assert httpx.post(f"{server.base}/v1/chat/completions", content=body, timeout=30).status_code == 200
 
 
+def test_head_is_cheap_and_leaves_the_connection_as_it_was(server: Served) -> None:
+    """R1, on a real socket: no body, the length that GET would have, and the next request on the same connection."""
+    with httpx.Client(base_url=server.base, timeout=20, limits=httpx.Limits(max_connections=1)) as http:
+        for path in ("/", "/health", "/v1/models", "/metrics"):
+            answer = http.head(path)
+            assert answer.status_code == 200 and not answer.content
+            assert int(answer.headers["content-length"]) > 0
+            assert http.get(path).status_code == 200
+
+
 def test_engine_death_is_told_and_mended_once() -> None:
     with serve("--kv-tokens", "8192") as server, httpx.Client(base_url=server.base, timeout=60) as http:
         with http.stream(
