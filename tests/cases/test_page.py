@@ -23,3 +23,10 @@ def test_every_row_has_a_test() -> None:
     ids = " ".join(line.split("|")[1] for line in rows if line.startswith("| O"))
     spelled = {int(number) for number in re.findall(r"O(\d+)", ids)} | {14, 15}  # O13 to O16
     assert spelled == set(range(1, 37))
+
+
+def test_every_rule_has_a_test() -> None:
+    rows = [line for line in PAGE.splitlines() if line.startswith("| R")]
+    assert [row for row in rows if "::" not in row] == []
+    spelled = {int(number) for row in rows for number in re.findall(r"R(\d+)", row.split("|")[1])} | {11, 12}
+    assert spelled == set(range(1, 21))
