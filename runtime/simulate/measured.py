@@ -23,6 +23,8 @@ KNOTS = (1, 4, 16, 64, 256, 512)
 """Tokens of a step at which `base` is tabulated; beyond the last it goes on as straight as before it."""
 _OUTLIER = 2.5
 """A step that took so many times what the first fit says met somebody else on the machine."""
+_PAUSE = 5.0
+"""Between steps, times the median: the same."""
 _NOTHING: Mapping[int, int] = {}
 
 
@@ -91,8 +93,9 @@ class MeasuredCost:
         return self.shape_s(StepShape(end - start, 1, 0, (end - start) * (start + end) / 2))
 
 
-def fit(steps: Sequence[TimedStep]) -> MeasuredCost:
-    """At least a few dozen steps, of all sizes that are to be foretold."""
+def fit(steps: Sequence[TimedStep], *, quiet_only: bool = True) -> MeasuredCost:
+    """At least a few dozen steps, of all sizes that are to be foretold. `quiet_only`: without those that met somebody
+    else; False where what they met is to be in the costs."""
     if len(steps) < 2 * (len(KNOTS) + 3):
         raise ValueError(f"steps: expected {2 * (len(KNOTS) + 3)} or more measured steps, got {len(steps)}")
     terms = np.array(
@@ -100,8 +103,10 @@ def fit(steps: Sequence[TimedStep]) -> MeasuredCost:
     )
     seconds = np.array([step.compute_s for step in steps])
     found = _relative_fit(terms, seconds)
-    quiet = seconds < _OUTLIER * (terms @ found)
+    quiet = seconds < _OUTLIER * (terms @ found) if quiet_only else np.ones(len(seconds), bool)
     found = _relative_fit(terms[quiet], seconds[quiet])
+    if not quiet_only:
+        found = found * (seconds.sum() / (terms @ found).sum())  # relative errors favour the short ones
     error = float(np.median(np.abs(terms[quiet] @ found / seconds[quiet] - 1.0)))
     num_knots = len(KNOTS)
     return MeasuredCost(
@@ -123,7 +128,7 @@ def _between(steps: Sequence[TimedStep]) -> tuple[float, float]:
     if not known:
         return (0.0, 0.0)
     rows, seconds = np.array(known, np.float64).T
-    kept = seconds < 5.0 * np.median(seconds)
+    kept = seconds < _PAUSE * np.median(seconds)
     fixed, each = nonnegative_fit(np.stack([np.ones(kept.sum()), rows[kept]], axis=1), seconds[kept])
     return (float(fixed), float(each))
 
