@@ -16,7 +16,7 @@ import numpy as np
 from ramet.runtime.simulate.cost import named_cost
 from ramet.runtime.simulate.fair import latest_fair_end
 from ramet.runtime.simulate.figure import Check, Figure, at_least, at_most
-from ramet.runtime.simulate.figures.agents import recorded
+from ramet.runtime.simulate.figures.agents import recorded, rest
 from ramet.runtime.simulate.policies import BASELINES, MachineConfig, build_runner
 from ramet.runtime.simulate.runner import Replay
 from ramet.runtime.simulate.synthetic import OUTPUT_SHARE, autellix_programs, continuum_sessions
@@ -150,6 +150,11 @@ def s11(
             if load > min(loads):
                 gains.append(rate[1] / rate[0])
                 waits.append(first[1] / first[0])
+    load, ratio = sorted(loads)[len(loads) // 2], ratios[0]
+    for policy in rest(("fcfs", "gittins")):
+        turns, wait_s = _two_tiers(policy, load, ratio, until_s, traces)
+        values[f"{load}_1to{ratio}_{policy}_turns_per_min"] = turns
+        values[f"{load}_1to{ratio}_{policy}_first_token_s"] = wait_s
     checks = (
         at_least("throughput_over_lru", fmean(gains), 1.20),
         at_most("first_token_over_lru", fmean(waits), 0.82),
