@@ -40,10 +40,10 @@ class ServeContext:
     def served_name(self) -> str:
         return self.config.served_name or self.card.name
 
-    def parser(self, tools: list[Tool], *, reasoning_open: bool, wants_calls: bool) -> Parser:
-        """A fresh parser for one choice's text."""
+    def parser(self, tools: list[Tool], *, thinks: bool, reasoning_open: bool, wants_calls: bool) -> Parser:
+        """A fresh parser for one choice's text. `thinks`: reasoning is to be told apart."""
         calls: Parser = self.tool_format.parser(tools) if tools and wants_calls else PlainText()
-        return Chain(think_tags.ThinkParser(inside=reasoning_open), calls) if self.thinks else calls
+        return Chain(think_tags.ThinkParser(inside=reasoning_open), calls) if thinks else calls
 
     def enter(self) -> None:
         """Count a request in, or refuse it: a queue without end helps nobody."""

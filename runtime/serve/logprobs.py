@@ -53,6 +53,24 @@ def completion_logprobs(
     }
 
 
+def prompt_logprobs(entries: Sequence[TokenLogprob], tokenizer: TextCodec) -> list[dict[str, Any] | None]:
+    """vLLM's form: for each token of the prompt its own logprob and the likeliest, by id; null for the first."""
+    return [None if entry.logprob is None else _by_id(entry, tokenizer) for entry in entries]
+
+
+def _by_id(entry: TokenLogprob, tokenizer: TextCodec) -> dict[str, Any]:
+    ranks = {token: rank for rank, (token, _) in enumerate(entry.top, 1)}
+    known = {entry.token: entry.logprob, **dict(entry.top)}
+    return {
+        str(token): {
+            "logprob": finite(logprob),
+            "rank": ranks.get(token),
+            "decoded_token": token_text(tokenizer, token),
+        }
+        for token, logprob in known.items()
+    }
+
+
 def _top(entry: TokenLogprob, tokenizer: TextCodec, num_top: int) -> dict[str, float | None] | None:
     if entry.logprob is None:
         return None

@@ -170,7 +170,7 @@ async def collect(events: AsyncIterator[Choice], request: ChatRequest, context: 
     reason, stop = stop_reason(state)
     usage = total([state.finished] if state.finished else [])
     message = _message(request, context, _blocks(state), reason, stop, anthropic_usage(usage))
-    return message | extensions([state], request)
+    return message | extensions([state], request, context)
 
 
 def _message(
@@ -230,7 +230,7 @@ async def stream(events: AsyncIterator[Choice], request: ChatRequest, context: S
     reason, stop = stop_reason(state)
     usage = anthropic_usage(total([state.finished] if state.finished else []))
     delta = {"stop_reason": reason, "stop_sequence": stop}
-    yield sse.named({"type": "message_delta", "delta": delta, "usage": usage, **extensions([state], request)})
+    yield sse.named({"type": "message_delta", "delta": delta, "usage": usage, **extensions([state], request, context)})
     yield sse.named({"type": "message_stop"})
 
 

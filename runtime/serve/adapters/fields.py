@@ -12,7 +12,8 @@ import msgspec
 
 from ramet.constrained.json_options import JsonOptions
 from ramet.constrained.spec import Choice, JsonObject, JsonSchema, Lark, Regex, Spec
-from ramet.runtime.errors import BadRequest
+from ramet.runtime.errors import BadRequest, NotBuilt
+from ramet.runtime.literals import TextCodec
 from ramet.runtime.serve.adapters.structural_tag import structural_tag
 from ramet.runtime.serve.config import ServeConfig
 from ramet.runtime.serve.protocols.openai_chat import GrammarFields, SamplingFields
@@ -38,8 +39,14 @@ def integer(value: float | None, name: str, low: int, high: int) -> int | None:
     return int(value)
 
 
-def to_sampling(fields: SamplingFields, *, vocabulary_size: int, temperature: float = 1.0) -> Sampling:
-    """`temperature` is the dialect's default."""
+_NEVER = -1e9
+"""A bias that no logit outweighs. Where a grammar leaves nothing else, the token comes all the same."""
+
+
+def to_sampling(
+    fields: SamplingFields, *, vocabulary_size: int, temperature: float = 1.0, tokenizer: TextCodec | None = None
+) -> Sampling:
+    """`temperature` is the dialect's default; the tokenizer is for words that must not come."""
     number(fields.temperature, "temperature", 0, 100)
     number(fields.top_p, "top_p", 0, 1, above=True)
     number(fields.min_p, "min_p", 0, 1)
@@ -56,10 +63,24 @@ def to_sampling(fields: SamplingFields, *, vocabulary_size: int, temperature: fl
         repetition_penalty=fields.repetition_penalty or 1.0,
         frequency_penalty=fields.frequency_penalty or 0.0,
         presence_penalty=fields.presence_penalty or 0.0,
-        logit_bias=to_logit_bias(fields.logit_bias, vocabulary_size),
+        logit_bias=to_logit_bias(fields.logit_bias, vocabulary_size) | _banned(fields.bad_words, tokenizer),
         allowed_token_ids=tuple(_ids(fields.allowed_token_ids, "allowed_token_ids", vocabulary_size)),
         seed=seed,
     )
+
+
+def _banned(words: list[str] | None, tokenizer: TextCodec | None) -> dict[int, float]:
+    """The tokens of words that must not come, at the beginning of a line and behind a space."""
+    banned: dict[int, float] = {}
+    for index, word in enumerate(words or ()):
+        assert tokenizer is not None, "routes bring their model's tokenizer"
+        spelled = [tokenizer.encode(text) for text in (word, f" {word.lstrip()}") if text.strip()]
+        single = [ids[0] for ids in spelled if len(ids) == 1]
+        if not single:
+            hint = f"`{word}` has several; logit_bias takes tokens one by one."
+            raise NotBuilt(f"bad_words[{index}] of more than one token", hint=hint)
+        banned |= dict.fromkeys(single, _NEVER)
+    return banned
 
 
 def to_logit_bias(bias: dict[str, float] | None, vocabulary_size: int) -> dict[int, float]:

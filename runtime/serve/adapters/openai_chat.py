@@ -15,7 +15,7 @@ from ramet.runtime.serve.context import ServeContext, new_id, now
 from ramet.runtime.serve.deferred import grammar_notes
 from ramet.runtime.serve.history import head_of
 from ramet.runtime.serve.identify import Asker, program_spec, tenant_of
-from ramet.runtime.serve.logprobs import chat_logprobs
+from ramet.runtime.serve.logprobs import chat_logprobs, prompt_logprobs
 from ramet.runtime.serve.messages import (
     to_template_messages,
     to_tools,
@@ -40,6 +40,8 @@ class Wants(NamedTuple):
     account: bool
     """Of the cache."""
     token_ids: bool
+    prompt_token_ids: bool
+    prompt_logprobs: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,8 @@ class ChatRequest:
     tools: list[Tool]
     wants_calls: bool
     """`tool_choice` is not none."""
+    thinks: bool
+    """Reasoning is told apart from the answer."""
     reasoning_open: bool
     """The prompt ends inside a think block."""
     tenant: str
@@ -67,13 +71,14 @@ def to_request(body: ChatBody, context: ServeContext, asker: Asker) -> ChatReque
     shown = with_sorted_keys(tools) if context.config.sort_tool_keys else tools
     messages = to_template_messages(body.messages, shown, context.tool_format, strip_nonces=context.config.strip_nonces)
     tenant = tenant_of(asker, body.cache_salt, context.config)
-    rendered = render(context, messages, shown, body, tenant)
+    rendered = _with_prompt_options(render(context, messages, shown, body, tenant), body, context)
     max_tokens = room(rendered, body.max_completion_tokens or body.max_tokens, context)
     num_top = top_logprobs(body, context)
     spec = generate_spec(
         body, context, max_tokens=max_tokens, num_top=num_top, grammar=grammar_of(body, context, tools, choice)
     )
     request_id = body.request_id or body.rid or new_id("chatcmpl-")
+    thinks = context.thinks and body.separate_reasoning is not False
     return ChatRequest(
         turn=Turn(
             request_id=request_id,
@@ -84,13 +89,30 @@ def to_request(body: ChatBody, context: ServeContext, asker: Asker) -> ChatReque
         ),
         tools=tools,
         wants_calls=choice != "none",
-        reasoning_open=context.thinks and think_tags.starts_inside(rendered.text),
+        thinks=thinks,
+        reasoning_open=thinks and think_tags.starts_inside(rendered.text),
         tenant=tenant,
         created=now(),
         num_top=num_top,
         rendered=rendered,
-        wants=Wants(bool(body.return_timings), bool(body.explain), bool(body.return_token_ids)),
+        wants=Wants(
+            timings=bool(body.return_timings),
+            account=bool(body.explain),
+            token_ids=bool(body.return_token_ids),
+            prompt_token_ids=bool(body.return_token_ids or body.return_prompt_token_ids),
+            prompt_logprobs=body.prompt_logprobs is not None,
+        ),
     )
+
+
+def _with_prompt_options(rendered: Rendered, body: ChatBody, context: ServeContext) -> Rendered:
+    """The prompt as vLLM's fields want it: with the token that begins a text, and no longer than so many tokens."""
+    tokens, begin = rendered.tokens, context.renderer.tokenizer.bos_id
+    if body.add_special_tokens and begin is not None and tokens[:1] != [begin]:
+        tokens = [begin, *tokens]
+    keep = fields.integer(body.truncate_prompt_tokens, "truncate_prompt_tokens", 1, 2**31 - 1)
+    tokens = tokens[-keep:] if keep else tokens
+    return rendered if tokens is rendered.tokens else replace(rendered, tokens=tokens, head="")
 
 
 def render(
@@ -176,9 +198,10 @@ def generate_spec(
         stop_token_ids=fields.to_stop_ids(body, vocabulary_size),
         ignore_eos=bool(body.ignore_eos),
         skip_special_tokens=skip_special,
-        sampling=fields.to_sampling(body, vocabulary_size=vocabulary_size),
+        sampling=fields.to_sampling(body, vocabulary_size=vocabulary_size, tokenizer=context.renderer.tokenizer),
         grammar=grammar,
         logprobs=num_top,
+        prompt_logprobs=fields.integer(body.prompt_logprobs, "prompt_logprobs", 0, context.config.max_logprobs),
         timeout_s=body.timeout,
         stream_interval=fields.integer(body.stream_interval, "stream_interval", 1, 1024) or 1,
     )
@@ -232,7 +255,12 @@ def new_choices(request: ChatRequest, context: ServeContext, prefix: str = "call
     """One state a choice."""
 
     def state(number: int) -> ChoiceState:
-        parser = context.parser(request.tools, reasoning_open=request.reasoning_open, wants_calls=request.wants_calls)
+        parser = context.parser(
+            request.tools,
+            thinks=request.thinks,
+            reasoning_open=request.reasoning_open,
+            wants_calls=request.wants_calls,
+        )
         return ChoiceState(parser, lambda call: context.own_turns.mint(request.turn.request_id, number, call, prefix))
 
     return [state(number) for number in range(request.turn.n)]
@@ -279,7 +307,7 @@ async def collect(
         "choices": [_choice(number, state, request, context, body) for number, state in enumerate(states)],
         "usage": openai_usage(total(state.finished for state in states if state.finished)),
     }
-    return answer | extensions(states, request)
+    return answer | extensions(states, request, context)
 
 
 async def chunks(
@@ -294,13 +322,13 @@ async def chunks(
     async for number, event in events:
         blocks = _blocks(head, number, states[number], event, request, context, body)
         if all(state.finished for state in states) and not wants_usage:
-            blocks[-1] |= extensions(states, request)  # the last chunk that everybody gets
+            blocks[-1] |= extensions(states, request, context)  # the last chunk that everybody gets
         for block in blocks:
             yield sse.data(block)
     await conclude(request, context, states)
     if wants_usage:
         usage = openai_usage(total(state.finished for state in states if state.finished))
-        yield sse.data({**head, "choices": [], "usage": usage, **extensions(states, request)})
+        yield sse.data({**head, "choices": [], "usage": usage, **extensions(states, request, context)})
     yield sse.DONE
 
 
@@ -400,9 +428,9 @@ def _choice(
     return choice
 
 
-def extensions(states: list[ChoiceState], request: ChatRequest) -> dict[str, Any]:
-    """What Ramet adds for those who ask: timings, the cache's account, prompt ids. Unasked: the grammar's account where
-    it is not plain. In every chat dialect the same."""
+def extensions(states: list[ChoiceState], request: ChatRequest, context: ServeContext) -> dict[str, Any]:
+    """What is added for those who ask: timings, the cache's account, the prompt's ids and logprobs. Unasked: the
+    grammar's account where it is not plain. In every chat dialect the same."""
     finished = states[0].finished
     if finished is None:
         return {}
@@ -412,6 +440,8 @@ def extensions(states: list[ChoiceState], request: ChatRequest) -> dict[str, Any
     if request.wants.account:
         extra["cache"] = {"spliced_tokens": request.rendered.num_spliced, "miss": finished.miss}
     extra |= grammar_notes([state.finished for state in states], [state.calls for state in states])
-    if request.wants.token_ids:
+    if request.wants.prompt_token_ids:
         extra["prompt_token_ids"] = list(request.turn.prompt)
+    if request.wants.prompt_logprobs:
+        extra["prompt_logprobs"] = prompt_logprobs(finished.prompt_logprobs or [], context.renderer.tokenizer)
     return extra

@@ -9,7 +9,7 @@ from ramet.runtime.serve.adapters import fields
 from ramet.runtime.serve.context import ServeContext, new_id, now
 from ramet.runtime.serve.deferred import grammar_notes
 from ramet.runtime.serve.identify import Asker, program_spec, tenant_of
-from ramet.runtime.serve.logprobs import completion_logprobs
+from ramet.runtime.serve.logprobs import completion_logprobs, prompt_logprobs
 from ramet.runtime.serve.protocols.openai_chat import CompletionBody
 from ramet.runtime.serve.turn import Choice, Turn
 from ramet.runtime.serve.usage import openai_usage, timings, total
@@ -146,7 +146,9 @@ def _spec(body: CompletionBody, context: ServeContext, prompt: Sequence[int], nu
         stop_token_ids=fields.to_stop_ids(body, context.card.vocabulary_size),
         ignore_eos=bool(body.ignore_eos),
         skip_special_tokens=body.skip_special_tokens if body.skip_special_tokens is not None else True,
-        sampling=fields.to_sampling(body, vocabulary_size=context.card.vocabulary_size),
+        sampling=fields.to_sampling(
+            body, vocabulary_size=context.card.vocabulary_size, tokenizer=context.renderer.tokenizer
+        ),
         grammar=fields.to_grammar(body, context.config),
         logprobs=num_top,
         prompt_logprobs=num_top if echoes else prompt_top,
@@ -291,7 +293,9 @@ def _choice(
         "stop_reason": state.finished.stop if state.finished else None,
     }
     if body.prompt_logprobs is not None:
-        choice["prompt_logprobs"] = completion_logprobs(prompt_entries, tokenizer, body.prompt_logprobs)
+        choice["prompt_logprobs"] = prompt_logprobs(prompt_entries, tokenizer)
     if body.return_token_ids:
-        choice |= {"token_ids": state.tokens, "prompt_token_ids": list(request.turns[number // request.n].prompt)}
+        choice["token_ids"] = state.tokens
+    if body.return_token_ids or body.return_prompt_token_ids:
+        choice["prompt_token_ids"] = list(request.turns[number // request.n].prompt)
     return choice

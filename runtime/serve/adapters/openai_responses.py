@@ -171,7 +171,11 @@ def _shown_tool(tool: Any) -> Any:
 
 
 def finish(
-    response: dict[str, Any], state: ChoiceState, request: ChatRequest, output: list[dict[str, Any]]
+    response: dict[str, Any],
+    state: ChoiceState,
+    request: ChatRequest,
+    context: ServeContext,
+    output: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """The response once it has ended."""
     response = {**response, "output": output, "status": "completed"}
@@ -179,7 +183,7 @@ def finish(
         response |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     if state.finished is not None:
         response["usage"] = responses_usage(total([state.finished]))
-    return response | extensions([state], request)
+    return response | extensions([state], request, context)
 
 
 async def collect(
@@ -194,7 +198,7 @@ async def collect(
     writer.end()
     await conclude(request, context, [state])
     return finish(
-        response_object(request, context, body, status="in_progress", output=[]), state, request, writer.output
+        response_object(request, context, body, status="in_progress", output=[]), state, request, context, writer.output
     )
 
 
@@ -222,7 +226,7 @@ async def stream(
     for written in writer.end():
         yield block(written)
     await conclude(request, context, [state])
-    response = finish(response, state, request, writer.output)
+    response = finish(response, state, request, context, writer.output)
     keep(response)
     yield block({"type": f"response.{response['status']}", "response": response})
 

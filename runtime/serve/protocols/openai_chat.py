@@ -49,6 +49,7 @@ class ServingFields(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     deadline_s: float | None = None
     return_token_ids: bool | None = None
+    return_prompt_token_ids: bool | None = None
     return_timings: bool | None = None
     explain: bool | None = None
 
@@ -65,6 +66,7 @@ class SamplingFields(ServingFields, kw_only=True):
     repetition_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
     seed: int | None = None
     stop: str | list[str | None] | None = None
     stop_token_ids: list[int] | None = None
@@ -117,6 +119,8 @@ class ChatBody(GrammarFields, kw_only=True):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Json] | None = None
     documents: list[Json] | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
 
 
 class CompletionBody(GrammarFields, kw_only=True):

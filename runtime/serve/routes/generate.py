@@ -105,7 +105,9 @@ def _spec(body: GenerateBody, params: GenerateParams, context: ServeContext, num
         stop_token_ids=fields.to_stop_ids(params, context.card.vocabulary_size),
         ignore_eos=bool(params.ignore_eos),
         skip_special_tokens=params.skip_special_tokens if params.skip_special_tokens is not None else True,
-        sampling=fields.to_sampling(params, vocabulary_size=context.card.vocabulary_size),
+        sampling=fields.to_sampling(
+            params, vocabulary_size=context.card.vocabulary_size, tokenizer=context.renderer.tokenizer
+        ),
         grammar=fields.to_grammar(params, context.config),
         logprobs=num_top if body.return_logprob else None,
         prompt_logprobs=num_top if from_prompt else None,

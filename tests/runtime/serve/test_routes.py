@@ -699,3 +699,65 @@ def test_own_texts_are_bounded_and_keyed() -> None:
     assert texts.longest("t", f"{head}0 more") == ("", ())
     assert texts.longest("t", f"{head}2 more") == (f"{head}2", (2,))
     assert texts.longest("other", f"{head}2 more") == ("", ())
+
+
+# Fields that vLLM's and SGLang's clients send besides
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/generate"])
+async def test_bad_words_do_not_come_and_longer_ones_are_refused(path: str) -> None:
+    def asked(words: list[str]) -> dict[str, Any]:
+        options = {"bad_words": words, "max_tokens": 6, "max_new_tokens": 6, "temperature": 0}
+        match path:
+            case "/generate":
+                return {"text": "Hi", "sampling_params": options}
+            case "/v1/completions":
+                return {"prompt": "Hi", **options}
+            case _:
+                return {**ASK, **options}
+
+    def text(answer: Any) -> str:
+        choice = answer if path == "/generate" else answer["choices"][0]
+        return str(choice["text"] if "text" in choice else choice["message"]["content"])
+
+    async with served("abcabc") as http:
+        plain, without = [text(await post(http, path, asked(words))) for words in ([], ["b"])]
+        refused = await post(http, path, asked(["word"]), 400)
+    assert plain == "abcabc" and without and "b" not in without
+    assert "more than one token" in refused["error"]["message"]
+
+
+async def test_prompt_logprobs_and_ids_in_vllms_form() -> None:
+    async with served("Fine.") as http:
+        fields = {"prompt_logprobs": 1, "return_prompt_token_ids": True, "max_tokens": 2}
+        chat = await post(http, "/v1/chat/completions", {**ASK, **fields})
+        text = (await post(http, "/v1/completions", {"prompt": "Hi", **fields}))["choices"][0]
+        streamed = await post(http, "/v1/chat/completions", {**ASK, **fields, "stream": True})
+    for told in (chat, text, streamed[-2]):
+        first, *rest = told["prompt_logprobs"]
+        assert first is None and len(rest) == len(told["prompt_token_ids"]) - 1
+        for token, entry in zip(told["prompt_token_ids"][1:], rest, strict=True):
+            assert entry[str(token)]["logprob"] <= 0 and isinstance(entry[str(token)]["decoded_token"], str)
+    assert chat["prompt_logprobs"][1:] and "token_ids" not in chat["choices"][0]
+
+
+async def test_reasoning_stays_in_the_text_where_a_client_wants_it_so() -> None:
+    config = ServeConfig(reasoning_format="think")
+    said = "<think>\nHm.\n</think>\n\nYes."
+    async with served(said, config=config) as http:
+        answer = await post(http, "/v1/chat/completions", {**ASK, "separate_reasoning": False})
+    message = answer["choices"][0]["message"]
+    assert message["content"] == said and "reasoning_content" not in message
+
+
+async def test_a_prompt_is_cut_from_the_left_and_begun_where_asked() -> None:
+    async with served("Fine.") as http:
+
+        async def prompt(**more: Any) -> list[int]:
+            body = {**ASK, "return_prompt_token_ids": True, "max_tokens": 1, **more}
+            return list((await post(http, "/v1/chat/completions", body))["prompt_token_ids"])
+
+        whole, cut = await prompt(), await prompt(truncate_prompt_tokens=5)
+        begun = await prompt(add_special_tokens=True)
+    assert cut == whole[-5:]
+    assert begun[0] == byte_tokenizer().bos_id and begun[-len(whole) :] == whole
