@@ -5,12 +5,14 @@ seen (only those that matter: all in free order, those that clauses name in decl
 order is. Positions are made when the output comes there, so any order of twenty keys is no burden.
 """
 
+import itertools
 import json
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ramet.constrained.automaton.items import UNBOUNDED, Action, Bytes, Edges, Guarded, Item, Node
+from ramet.constrained.automaton.parted_keys import Owner, PartedKey
 from ramet.runtime.errors import GrammarRefused
 
 
@@ -39,6 +41,18 @@ class FreeKey(NamedTuple):
 
     key: Item
     value: Item
+    parted: PartedKey | None = None
+    """The key, told apart by a hash; None: all keys count as one."""
+
+    @property
+    def num_parts(self) -> int:
+        """Keys that differ for certain."""
+        return 1 if self.parted is None else self.parted.parts.bit_count()
+
+    @property
+    def width(self) -> int:
+        """Bits that remember the parts."""
+        return 1 if self.parted is None else self.parted.number
 
 
 class At(NamedTuple):
@@ -47,8 +61,13 @@ class At(NamedTuple):
     seen: int
     """Bits of members."""
     num: int
+    """Members, as far as the maximum cares."""
     position: int
     """First declared member that may still come (declared order)."""
+    distinct: int = 0
+    """Members that differ for certain, as far as the minimum cares."""
+    parts: int = 0
+    """Bits of the parts of free keys that came, until there are enough distinct ones."""
 
 
 Clauses = tuple[tuple[int, int], ...]
@@ -57,7 +76,7 @@ Clauses = tuple[tuple[int, int], ...]
 _MAX_SEARCH = 50_000
 
 
-class JsonObject(Item):
+class JsonObject(Owner):
     """See `ir.Object`. Position: an `At`."""
 
     def __init__(
@@ -75,6 +94,9 @@ class JsonObject(Item):
         self.minimum, self.maximum = bounds
         self.clauses, self.gaps, self.any_order = clauses, gaps, any_order
         self._key = ("object", declared, self.free, bounds, clauses, gaps, any_order)
+        self._num_parts = sum(f.num_parts for f in self.free)
+        self._offsets = [0, *itertools.accumulate(f.width for f in self.free)]
+        """First bit of each free member's parts."""
         self._able = sum(1 << i for i, member in enumerate(declared) if member.value.productive)
         self._required = sum(1 << i for i, member in enumerate(declared) if member.required)
         named = 0
@@ -82,8 +104,9 @@ class JsonObject(Item):
             named |= present | then
         self._remembered = (1 << len(declared)) - 1 if any_order else named
         self._named = named
-        self._top = max(self.minimum, 0 if self.maximum >= UNBOUNDED else self.maximum, 1)
+        self._top = 1 if self.maximum >= UNBOUNDED else self.maximum + 1
         self._known: dict[At, bool] = {}
+        self._open_parts: dict[tuple[At, int], int] = {}
         self._searched = 0
         self.productive = self.can_finish(At(0, 0, 0))
 
@@ -104,14 +127,15 @@ class JsonObject(Item):
             close = space.unique(Bytes(b"}")).begin(at.following)
             silent.append(self.gaps.before_close.begin(close) if here.num else close)
         members = [
-            key.begin(self._value(at, value, following))
+            key.begin(self._behind_key(at, value, following))
             for key, value, following in self._next(here)
             if self.can_finish(following)
         ]
+        members += self._parted(at, here)
         silent.extend(self._after_comma(at, member) if here.num else member for member in members)
         return Edges(silent=silent)
 
-    def _value(self, at: Node, value: Item, following: At) -> Node:
+    def _behind_key(self, at: Node, value: Item, following: At) -> Node:
         gaps, space = self.gaps, at.space
         colon = space.unique(Bytes(b":")).begin(gaps.after_colon.begin(value.begin(at.at(following))))
         return gaps.before_colon.begin(colon)
@@ -126,17 +150,50 @@ class JsonObject(Item):
         for index, member in enumerate(self.declared):
             bit = 1 << index
             if self._able & bit and not here.seen & bit and (self.any_order or index >= here.position):
-                yield member.key, member.value, self._after(here, bit, index + 1)
+                yield member.key, member.value, self._after(here, bit, index + 1, is_new=True)
                 if member.required and not self.any_order:
                     return
             elif member.required and not self.any_order and index >= here.position:
                 return
-        for free in self.free:
-            yield free.key, free.value, self._after(here, 0, len(self.declared))
+        for number, free in enumerate(self.free):
+            if here.distinct >= self.minimum or free.parted is None:
+                yield free.key, free.value, self._after_free(here, number, 0)
 
-    def _after(self, here: At, bit: int, position: int) -> At:
+    def _parted(self, at: Node, here: At) -> Iterator[Node]:
+        """Keys that are told apart, where it matters."""
+        comes_later = not self.any_order and self._missing(here)
+        if here.distinct < self.minimum and not comes_later:
+            for number, free in enumerate(self.free):
+                if free.parted is not None and self.open_parts(at, number):
+                    yield at.space.node(free.parted, (number, "open"), at)
+
+    def open_parts(self, at: Node, free: int) -> int:
+        """Bits of the parts after which the object can still be finished."""
+        here, parted = at.position, self.free[free].parted
+        assert isinstance(here, At)
+        assert parted is not None
+        if (here, free) not in self._open_parts:
+            self._open_parts[here, free] = sum(
+                1 << part for part in _bit_numbers(parted.parts) if self.can_finish(self._after_free(here, free, part))
+            )
+        return self._open_parts[here, free]
+
+    def after_key(self, at: Node, free: int, part: int) -> Node:
+        """The node behind a key of that part."""
+        here = at.position
+        assert isinstance(here, At)
+        return self._behind_key(at, self.free[free].value, self._after_free(here, free, part))
+
+    def _after_free(self, here: At, number: int, part: int) -> At:
+        bit = 1 << self._offsets[number] + part
+        after = self._after(here, 0, len(self.declared), is_new=not here.parts & bit)
+        return after._replace(parts=after.parts | bit) if after.distinct < self.minimum else after
+
+    def _after(self, here: At, bit: int, position: int, *, is_new: bool) -> At:
         seen = here.seen | (bit & self._remembered)
-        return At(seen, min(here.num + 1, self._top + 1), 0 if self.any_order else position)
+        distinct = min(here.distinct + is_new, self.minimum)
+        parts = here.parts if distinct < self.minimum else 0
+        return At(seen, min(here.num + 1, self._top), 0 if self.any_order else position, distinct, parts)
 
     def _missing(self, here: At) -> int:
         """Bits of required members that have not come."""
@@ -146,7 +203,8 @@ class JsonObject(Item):
 
     def _may_close(self, here: At) -> bool:
         return (
-            self.minimum <= here.num <= self.maximum
+            here.num <= self.maximum
+            and self.minimum <= here.distinct
             and not self._missing(here)
             and all(here.seen & then for present, then in self.clauses if here.seen & present == present)
         )
@@ -155,8 +213,6 @@ class JsonObject(Item):
 
     def can_finish(self, here: At) -> bool:
         """Whether some further members lead to a legal end."""
-        if max(here.num, self.minimum) > self.maximum:
-            return False
         if here not in self._known:
             self._known[here] = self._search(here)
         return self._known[here]
@@ -169,10 +225,14 @@ class JsonObject(Item):
         missing = self._missing(here)
         if missing & ~open_bits:
             return False
-        return self._extend(here.seen | missing, here.num + missing.bit_count(), open_bits & ~missing, set())
+        room, wanted = self.maximum - here.num, self.minimum - here.distinct
+        parts = self._num_parts - here.parts.bit_count()
+        more = missing.bit_count()
+        return self._extend(here.seen | missing, room - more, wanted - more, parts, open_bits & ~missing, set())
 
-    def _extend(self, seen: int, count: int, open_bits: int, tried: set[int]) -> bool:
-        if count > self.maximum or seen in tried:
+    def _extend(self, seen: int, room: int, wanted: int, parts: int, open_bits: int, tried: set[int]) -> bool:
+        """`room`: members that may still come; `wanted`: new ones that must; `parts`: of free keys, that did not."""
+        if room < max(wanted, 0) or seen in tried:
             return False
         tried.add(seen)
         self._searched += 1
@@ -187,14 +247,19 @@ class JsonObject(Item):
         violated = next((c for c in self.clauses if seen & c[0] == c[0] and not seen & c[1]), None)
         if violated is not None:
             return any(
-                self._extend(seen | bit, count + 1, open_bits & ~bit, tried) for bit in _bits(violated[1] & open_bits)
+                self._extend(seen | bit, room - 1, wanted - 1, parts, open_bits & ~bit, tried)
+                for bit in _bits(violated[1] & open_bits)
             )
-        neutral = (open_bits & ~self._named).bit_count()
-        if self.free or count + neutral >= self.minimum:
+        if wanted <= (open_bits & ~self._named).bit_count() + parts:
             return True
         return any(
-            self._extend(seen | bit, count + 1, open_bits & ~bit, tried) for bit in _bits(open_bits & self._named)
+            self._extend(seen | bit, room - 1, wanted - 1, parts, open_bits & ~bit, tried)
+            for bit in _bits(open_bits & self._named)
         )
+
+
+def _bit_numbers(mask: int) -> Iterator[int]:
+    return (bit.bit_length() - 1 for bit in _bits(mask))
 
 
 def _bits(mask: int) -> Iterator[int]:

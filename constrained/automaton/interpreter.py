@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from ramet.constrained.automaton import ir
+from ramet.constrained.automaton.parted_keys import languages_of_parts
 from ramet.constrained.regex import dfa as regular
 from ramet.constrained.regex.dfa import Dfa
 from ramet.constrained.regex.text import to_json_content
@@ -30,6 +31,8 @@ class _ObjectAt:
     seen: frozenset[int]
     count: int
     position: int
+    parts: frozenset[tuple[int, int]] = frozenset()
+    """Of the free members, those that came: (number of the member, of the part)."""
 
 
 @dataclass(frozen=True)
@@ -155,11 +158,13 @@ class Interpreter:
                 key = ir.Literal(json.dumps(member.name, ensure_ascii=False).encode())
                 yield key, member.value, replace(at, seen=at.seen | {index}, count=at.count + 1, position=index + 1)
         if at.body.order == "any" or not any(m.required for m in members[at.position :]):
-            for free in at.body.free:
-                keys = free.keys if free.keys is not None else regular.any_text()
-                if self._productive(free.value) and not keys.is_empty:
-                    following = replace(at, count=at.count + 1, position=len(members))
-                    yield ir.String(pattern=keys), free.value, following
+            for number, free in enumerate(at.body.free):
+                whole = free.keys if free.keys is not None else regular.any_text()
+                for index, keys in enumerate(languages_of_parts(whole, free.parts)):
+                    if self._productive(free.value) and not keys.is_empty:
+                        parts = at.parts | {(number, index)}
+                        following = replace(at, count=at.count + 1, position=len(members), parts=parts)
+                        yield ir.String(pattern=keys), free.value, following
 
     def _can_finish(self, at: _ObjectAt, budget: int | None = None) -> bool:
         """Whether some choice of further members (never more than `budget` are needed) leads to a legal `}`."""
@@ -249,7 +254,7 @@ class Interpreter:
 def _may_close(at: _ObjectAt) -> bool:
     body = at.body
     return (
-        body.minimum <= at.count
+        body.minimum <= len(at.seen) + len(at.parts)
         and (body.maximum is None or at.count <= body.maximum)
         and all(index in at.seen for index, member in enumerate(body.members) if member.required)
         and all(any(t in at.seen for t in c.then) for c in body.clauses if all(p in at.seen for p in c.present))

@@ -130,11 +130,13 @@ class FreeMember:
 
     The front end keeps the `keys` of an object's free members disjoint from each other and from the declared names.
     Free keys follow the declared ones (order "fixed") or stand anywhere (order "any"). Duplicates among free keys are
-    not prevented; the ledger says so.
+    not prevented; the ledger says so. But they never make up for different ones: `Object.minimum` counts free keys once
+    that a hash does not tell apart. `parts`: how many values it has (1: all keys of a free member count as one).
     """
 
     keys: Dfa | None
     value: "Expr"
+    parts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """One JSON object. Every member's key at most once. Never runs into a dead end: what can't be completed within
+    """One JSON object. Every declared key at most once. Never runs into a dead end: what can't be completed within
     `maximum`, the clauses and the required members is not begun.
 
     `order` "fixed": members in the order given, then free keys. "any": all in any order.

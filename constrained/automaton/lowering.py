@@ -31,6 +31,7 @@ from ramet.constrained.automaton.items import (
     Space,
     SpecialToken,
 )
+from ramet.constrained.automaton.parted_keys import PartedKey
 from ramet.constrained.automaton.references import components, refs_of, renamed
 from ramet.constrained.automaton.strings import QuotedString, normalised_string, quoted_string
 from ramet.constrained.regex import dfa as regular
@@ -196,7 +197,10 @@ class _Lowering:
             DeclaredKey(self.space.unique(Bytes(json_key(m.name))), self.item(m.value), m.required)
             for m in body.members
         )
-        free = tuple(FreeKey(self._key(f.keys), self.item(f.value)) for f in body.free)
+        free = tuple(
+            FreeKey(self._key(f.keys), self.item(f.value), self._parted_key(f) if f.parts > 1 else None)
+            for f in body.free
+        )
         clauses = tuple((_bit_set(c.present), _bit_set(c.then)) for c in body.clauses)
         bounds = (body.minimum, UNBOUNDED if body.maximum is None else body.maximum)
         made = JsonObject(declared, free, bounds, clauses, self._gaps(body.spacing), any_order=body.order == "any")
@@ -206,6 +210,11 @@ class _Lowering:
         """Free keys stand in their place: the automaton must tell them from the declared names."""
         body = self.space.unique(quoted_string(ir.String(pattern=keys)))  # no counter: the object's frame has its own
         return body if body.productive else self.space.nothing
+
+    def _parted_key(self, free: ir.FreeMember) -> PartedKey:
+        found = self.space.unique(PartedKey(free.keys, free.parts))
+        assert isinstance(found, PartedKey), "equal items are of one kind"
+        return found
 
     def _array(self, body: ir.Array) -> Item:
         bounds = (body.minimum, UNBOUNDED if body.maximum is None else body.maximum)
@@ -380,7 +389,11 @@ class _Facts:
             return ir.EMPTY if self._derives(value, rules) else ir.NOTHING
 
         members = tuple(ir.Member(m.name, stands(m.value), m.required) for m in body.members)
-        free = tuple(ir.FreeMember(None, stands(f.value)) for f in body.free if f.keys is None or not f.keys.is_empty)
+        free = tuple(
+            ir.FreeMember(f.keys if f.parts > 1 else None, stands(f.value), f.parts)
+            for f in body.free
+            if f.keys is None or not f.keys.is_empty
+        )
         shape = ir.Object(members, free, body.minimum, body.maximum, body.clauses, body.order)
         return self._shape_is_productive(shape)
 

@@ -5,6 +5,7 @@ Reads the document and nothing of the algebra: whether a keyword is exact is a p
 """
 
 from collections.abc import Iterator
+from decimal import Decimal
 
 from ramet.constrained.json_schema import formats
 from ramet.constrained.json_schema.document import ANNOTATIONS, ASSERTIONS, LISTS, MAPS, SINGLE, Document, Schema
@@ -45,7 +46,7 @@ def _defaults(spec: JsonSchema) -> Iterator[LedgerEntry]:
     reason = (
         f"{spaces}, none around the value; {order}; numbers of at most 24 digits and exponents of 3, unless a bound "
         "needs more; text under a pattern or enum is written raw where JSON allows it; repeated undeclared keys are "
-        "not prevented"
+        "not prevented, but never counted twice for minProperties"
     )
     yield LedgerEntry(pointer="", keyword="<defaults>", status="stricter", reason=reason)
 
@@ -80,6 +81,8 @@ def _judged(schema: Schema, keyword: str, value: Json) -> tuple[Status, str]:
             return "stricter", formats.stricter(str(value))
         case "enum" | "const":
             return _constant(value if keyword == "enum" else [value])
+        case "minProperties" if _is_more_than_one(value) and _has_free_keys(schema):
+            return "stricter", "undeclared keys that a hash of their text does not tell apart count once"
         case "multipleOf":
             return "stricter", "no exponents; multiples of whole numbers are written without fraction"
         case _ if keyword in _BOUNDS and value != 0 and not isinstance(value, bool):
@@ -97,6 +100,15 @@ def _is_readable(keyword: str, value: Json) -> bool:
             return isinstance(value, list)
         case _:
             return keyword != "type" or isinstance(value, (str, list))
+
+
+def _is_more_than_one(value: Json) -> bool:
+    return isinstance(value, int | float | Decimal) and value > 1
+
+
+def _has_free_keys(schema: Schema) -> bool:
+    assert isinstance(schema.value, dict)
+    return schema.value.get("additionalProperties") is not False or "patternProperties" in schema.value
 
 
 def _constant(values: Json) -> tuple[Status, str]:

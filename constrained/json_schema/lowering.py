@@ -30,6 +30,8 @@ from ramet.constrained.regex import dfa as automata
 from ramet.constrained.regex.dfa import MAX_BYTE, TooManyStates
 
 MAX_RULES = 20_000
+MAX_DISTINCT = 64
+"""Free keys that an object tells apart, where it has to count different ones."""
 MAX_UNIQUE = 64
 """Items that `uniqueItems` can tell apart: the machine keeps a bit for each."""
 
@@ -233,15 +235,24 @@ class Lowering:
             for c in sorted(record.clauses, key=lambda c: (sorted(c.present), sorted(c.then)))
             if c.present or len(c.then) != 1
         )
+        parts = self.num_parts(record)
         return ir.Object(
             members=members,
-            free=tuple(ir.FreeMember(each.keys, self.value(each.goal)) for each in self.classes(record, names)),
+            free=tuple(ir.FreeMember(each.keys, self.value(each.goal), parts) for each in self.classes(record, names)),
             minimum=record.minimum,
             maximum=record.maximum,
             clauses=clauses,
             order=self._order(),
             spacing=self.spacing,
         )
+
+    def num_parts(self, record: Objects) -> int:
+        """How many free keys are told apart by their hash, so that a repeated one is not counted as another. Four times
+        those that may be needed and more, so that most keys are told apart."""
+        wanted = record.minimum - len(record.required())
+        if wanted > MAX_DISTINCT:
+            self.refuse(f"minProperties asks for more than {MAX_DISTINCT} properties beyond the required ones")
+        return 1 if wanted <= 1 else max(128, 1 << (4 * wanted - 1).bit_length())
 
     def declared(self, record: Objects) -> list[str]:
         """The keys with a place of their own: those of the order, then those that must (not) occur."""

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ramet.constrained.automaton import ir
+from ramet.constrained.automaton.parted_keys import languages_of_parts
+from ramet.constrained.json_schema.free_keys import KeyClass
 from ramet.constrained.json_schema.records import Arrays, Clause, Exists, Goal, Objects
+from ramet.constrained.regex import dfa as regular
 from ramet.constrained.regex.dfa import Dfa
 
 if TYPE_CHECKING:
@@ -96,12 +99,22 @@ class _ArraySteps:
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """Where in the order we are, which of the keys that matter occurred, which demands are met, how many members."""
+    """Where in the order we are, which of the keys that matter occurred, which demands are met, how many members.
+
+    A free key that is written twice is one property, with the later value. So different ones are counted by a hash
+    (`automaton.parted_keys`), and none of the hash of a key that meets a demand may follow it.
+    """
 
     position: int
     seen: frozenset[str]
     met: frozenset[int]
     count: int
+    distinct: int = 0
+    """Members that differ for certain, as far as the minimum cares."""
+    parts: frozenset[int] = frozenset()
+    """Of free keys that came, until there are enough distinct ones."""
+    closed: frozenset[int] = frozenset()
+    """Of free keys that met a demand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +130,8 @@ class _Choice:
     """None for a free key."""
     demands: frozenset[int]
     """Those that it may meet."""
+    part: int = -1
+    """Of a free key, by its class and hash."""
 
 
 def object_(lowering: Lowering, record: Objects) -> ir.Expr:
@@ -132,7 +147,8 @@ class _ObjectSteps:
         self.demands = sorted(record.exists, key=lambda e: (sorted(e[0].names), e[0].negated, sorted(e[1])))
         named = {name for clause in record.clauses for name in (*clause.present, *clause.then)}
         self.tracked = named | set(self.order) if lowering.any_order else named
-        self.cap = max(record.minimum, (record.maximum or 0) + 1, 1)
+        self.cap = max((record.maximum or 0) + 1, 1)
+        self.parts = list(self._cut())
         self.situations = _Situations[_Members](lowering, "{")
 
     def expression(self) -> ir.Expr:
@@ -143,7 +159,7 @@ class _ObjectSteps:
 
     def _branches(self, at: _Members) -> Iterator[ir.Expr]:
         record = self.record
-        if len(at.met) == len(self.demands) and record.minimum <= at.count and _hold(record.clauses, at.seen):
+        if len(at.met) == len(self.demands) and record.minimum <= at.distinct and _hold(record.clauses, at.seen):
             yield _close(self.lowering, b"}", at.count)
         if record.maximum is not None and at.count >= record.maximum:
             return
@@ -157,7 +173,12 @@ class _ObjectSteps:
 
     def _after(self, at: _Members, choice: _Choice, met: frozenset[int]) -> _Members:
         seen = at.seen | ({choice.name} & self.tracked) if choice.name is not None else at.seen
-        return _Members(choice.position, seen, at.met | met, min(at.count + 1, self.cap))
+        is_new = choice.name is not None or choice.part not in at.parts
+        distinct = min(at.distinct + is_new, self.record.minimum)
+        own = frozenset({choice.part}) if choice.name is None else frozenset()
+        parts = at.parts | own if distinct < self.record.minimum else frozenset()
+        closed = at.closed | own if met else at.closed
+        return _Members(choice.position, seen, at.met | met, min(at.count + 1, self.cap), distinct, parts, closed)
 
     def _declared(self, at: _Members) -> Iterator[_Choice]:
         any_order = self.lowering.any_order
@@ -169,10 +190,32 @@ class _ObjectSteps:
             yield _Choice(self.lowering.key(name), goal, 0 if any_order else position + 1, name, demands)
 
     def _free(self, at: _Members) -> Iterator[_Choice]:
+        yield from (choice for choice in self.parts if choice.part not in at.closed)
+
+    def _cut(self) -> Iterator[_Choice]:
+        """Free keys, in parts where it matters which of them came."""
         position = 0 if self.lowering.any_order else len(self.order)
+        wanted = self.record.minimum - len(self.record.required())
         for each in self.free:
             demands = frozenset(i for i, (keys, _) in enumerate(self.demands) if keys in each.inside)
-            yield _Choice(ir.String(pattern=each.keys), each.goal, position, None, demands)
+            number = _num_parts(wanted, has_demands=bool(demands))
+            keys: tuple[Dfa | None, ...] = (each.keys,)
+            if number > 1:
+                keys = languages_of_parts(regular.any_text() if each.keys is None else each.keys, number)
+            for part, language in enumerate(keys):
+                if language is None or not language.is_empty:
+                    key = ir.String(pattern=language)
+                    yield _Choice(key, each.goal, position, None, demands, self._number(each, part))
+
+    def _number(self, each: KeyClass, part: int) -> int:
+        return self.free.index(each) << 16 | part
+
+
+def _num_parts(wanted: int, *, has_demands: bool) -> int:
+    """Few, since each part that came is a situation more."""
+    if wanted <= 1:
+        return 2 if has_demands else 1
+    return 1 << (2 * wanted + (0 if has_demands else 4) - 1).bit_length()
 
 
 def _hold(clauses: frozenset[Clause], seen: frozenset[str]) -> bool:

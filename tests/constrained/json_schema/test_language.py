@@ -1,13 +1,16 @@
 """What each schema lets through: a caret stands before the character to be refused, or ends a text not yet complete."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ramet.runtime.errors import GrammarRefused
+
 sys.path.insert(0, str(Path(__file__).parent))
-from schema_grammars import grammar_of, with_caret
+from schema_grammars import accepts, grammar_of, with_caret
 
 OBJECT: dict[str, Any] = {"type": "object"}
 CLOSED: dict[str, Any] = {"type": "object", "additionalProperties": False}
@@ -263,3 +266,40 @@ def test_one_string_each_of_the_escapes() -> None:
     for escape in ['\\"', "\\\\", "\\/", "\\b", "\\f", "\\n", "\\r", "\\t", "\\u00e9", "\\ud83d\\ude00"]:
         assert with_caret(grammar, f'"{escape}"') == f'"{escape}"'
     assert with_caret(grammar, '"\\x"') == '"\\^x"'
+
+
+@pytest.mark.parametrize("any_order", [False, True])
+def test_a_free_key_written_twice_is_one_property(any_order: bool) -> None:
+    """Readers keep the last of two equal keys, so the value has one property less than the text has members."""
+    two = grammar_of({"type": "object", "minProperties": 2}, any_order=any_order)
+    assert accepts(two, '{"foo": 1, "bar": 2}') and accepts(two, '{"a": 1, "a": 1, "b": 2}')
+    assert not accepts(two, '{"a": 1, "a": 2}') and not accepts(two, '{"a": 1, "\\u0061": 2}')
+    named = {"properties": {"x": {}}, "required": ["x"], "minProperties": 3, "type": "object"}
+    three = grammar_of(named, any_order=any_order)
+    assert accepts(three, '{"x": 1, "a": 2, "b": 3}') and not accepts(three, '{"x": 1, "a": 2, "a": 3}')
+    assert not accepts(three, '{"a": 2, "b": 3, "c": 4}')
+    both = grammar_of({"type": "object", "minProperties": 2, "maxProperties": 2}, any_order=any_order)
+    assert accepts(both, '{"a": 1, "b": 1}') and with_caret(both, '{"a": 1, "a": 1}') == '{"a": 1, "a^": 1}'
+
+
+def test_few_possible_keys_never_lead_into_a_dead_end() -> None:
+    keys = {"type": "object", "propertyNames": {"pattern": "^(a|b|cc)$"}, "minProperties": 3, "maxProperties": 3}
+    grammar = grammar_of(keys, any_order=True)
+    assert accepts(grammar, '{"cc": 1, "a": 1, "b": 1}')
+    assert with_caret(grammar, '{"a": 1, "a": 1}') == '{"a": 1, "^a": 1}'
+
+
+def test_a_key_that_must_have_some_value_is_not_written_over() -> None:
+    """Some property is no string: once it came, its key may not come again with one."""
+    some = {"type": "object", "not": {"additionalProperties": {"type": "string"}}}
+    grammar = grammar_of(some, any_order=True)
+    assert accepts(grammar, '{"a": "x", "b": 1}') and accepts(grammar, '{"a": "x", "a": 1}')
+    assert not accepts(grammar, '{"a": 1, "a": "x"}')
+
+
+def test_more_different_keys_than_can_be_told_apart_are_refused() -> None:
+    with pytest.raises(GrammarRefused) as refusal:
+        grammar_of({"type": "object", "minProperties": 65})
+    assert refusal.value.code == "too_complex"
+    many = {f"key {i}": i for i in range(200)}
+    assert accepts(grammar_of({"type": "object", "minProperties": 64}), json.dumps(many))
