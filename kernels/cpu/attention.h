@@ -35,6 +35,8 @@ struct KVLayer {
 struct KVShape {
   int32_t type, page_size, G, D, stored;
   size_t at(int64_t slot, int g) const { return (size_t(slot) * G + g) * stored; }
+  size_t width() const { return type == KV_BF16 ? 2 : (type == KV_F32 ? 4 : 1); }
+  size_t head_bytes() const { return stored * width() + (type == KV_INT8 ? 2 : 0); }  // with its scale
 };
 
 // `spread` gives an operand that several products share: see gemm.h.
@@ -185,7 +187,7 @@ constexpr size_t NOWHERE = SIZE_MAX;
 // stream. One head's keys alone are a stride that no hardware prefetcher follows, and software prefetches are limited by the
 // few misses that the first-level cache tracks.
 INLINE void touch(const KVShape& kv, const KVLayer& layer, const int32_t* table, int g, int num_heads, int from, int to) {
-  const size_t width = kv.type == KV_BF16 ? 2 : (kv.type == KV_F32 ? 4 : 1), row_bytes = size_t(kv.G) * kv.stored * width;
+  const size_t width = kv.width(), row_bytes = size_t(kv.G) * kv.stored * width;
   const size_t skip = size_t(g) * kv.stored * width, bytes = size_t(num_heads) * kv.stored * width;
   for (const void* pool : {(const void*)layer.keys, (const void*)layer.values})
     for (int token = from; token < to;) {
@@ -336,19 +338,25 @@ template <class Math, bool SCALED>
 void weigh(const Query& q, float soft_cap, int base, int num_blocks, float* scores, typename Math::Element* weights,
                   const float* key_scales, const float* value_scales, Partial& out) {
   f32x16 largest = splat(-INFINITY);
-  for (int b = 0; b < num_blocks; b++) {
-    f32x16 x = load(scores + b * LANES);
-    if constexpr (SCALED) x = x * load(key_scales + b * LANES);
-    if (soft_cap > 0) x = soft_cap * tanh_of(x / soft_cap);
-    if (!sees_all(q, base + b * LANES)) x = select(visible_lanes(q, base + b * LANES), x, splat(-INFINITY));
-    largest = maximum(largest, x);
-    store(scores + b * LANES, x);
+  if (!SCALED && soft_cap == 0 && sees_all(q, base) && sees_all(q, base + (num_blocks - 1) * LANES)) {
+    for (int b = 0; b < num_blocks; b++) largest = maximum(largest, load(scores + b * LANES));
+  } else {
+    for (int b = 0; b < num_blocks; b++) {
+      f32x16 x = load(scores + b * LANES);
+      if constexpr (SCALED) x = x * load(key_scales + b * LANES);
+      if (soft_cap > 0) x = soft_cap * tanh_of(x / soft_cap);
+      if (!sees_all(q, base + b * LANES)) x = select(visible_lanes(q, base + b * LANES), x, splat(-INFINITY));
+      largest = maximum(largest, x);
+      store(scores + b * LANES, x);
+    }
   }
   out.m = max_lanes(largest);
+  // nothing visible: m is -inf, and the weights must be 0, not e^(inf - inf)
+  const float m = out.m == -INFINITY ? 0.0f : out.m;
   f32x16 sum = {};
+#pragma GCC unroll 4
   for (int b = 0; b < num_blocks; b++) {
-    // nothing visible: m is -inf, and the weights must be 0, not e^(inf - inf)
-    f32x16 w = out.m == -INFINITY ? f32x16{} : exponential(load(scores + b * LANES) - out.m);
+    f32x16 w = exponential_of_negative(load(scores + b * LANES) - m);
     sum = sum + w;
     if constexpr (SCALED) w = w * load(value_scales + b * LANES);
     Math::put(weights + b * LANES, w);

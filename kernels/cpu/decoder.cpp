@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "attention.h"
 #include "ceilings.h"
@@ -74,7 +75,7 @@ struct RametStep {
 };
 
 struct RametStatistics {
-  int64_t steps, sleeps, active_threads, weight_bytes, kv_tokens_read, kv_tokens_seen;
+  int64_t steps, sleeps, active_threads, weight_bytes, kv_tokens_read, kv_tokens_seen, kv_bytes_read;
   double seconds[8];  // per kind of phase, on the calling thread: see PHASE_NAMES in native.py
 };
 
@@ -177,6 +178,7 @@ struct Thread {
   float* block_o;       // [BLOCK][D] running output of a query block
   std::vector<Query> queries;
   std::vector<Partial> fresh, total;
+  int64_t kv_bytes_read = 0;  // of keys and values laid out for products, all layers and heads: what attention reads pages for
 };
 
 struct Model {
@@ -441,6 +443,14 @@ void finish_row(const Walk& w, const AttendPlan& plan, int r, int g, Thread& t) 
     }
 }
 
+// Lay out keys of a chunk, and count what that reads.
+template <class Math>
+void read_chunk(const Walk& w, int layer, int row, int g, int base, int from, int to, Thread& t, ChunkScratch<Math>& scratch, int ask) {
+  const RametStep& s = w.s;
+  pack_chunk<Math>(w.kv, s.kv[layer], s.page_tables + size_t(row) * s.table_width, g, base, from, to, scratch, ask);
+  t.kv_bytes_read += int64_t(to - from) * w.kv.head_bytes() * 2;
+}
+
 template <class Math>
 void attend_set_chunk(const Walk& w, const AttendPlan& plan, int layer, AttendUnit u, int first_g, Thread& t, ChunkScratch<Math>& scratch) {
   Model& m = w.m;
@@ -451,14 +461,14 @@ void attend_set_chunk(const Walk& w, const AttendPlan& plan, int layer, AttendUn
   // keys that all rows of the set have here, whole blocks of 16; what lies beyond belongs to each row
   const int common = std::clamp(set.shared - base, 0, CHUNK) / LANES * LANES;
   const int lead = set.rows[0];
-  if (common) pack_chunk<Math>(w.kv, s.kv[layer], s.page_tables + size_t(lead) * s.table_width, u.g, base, 0, common, scratch, ask);
+  if (common) read_chunk(w, layer, lead, u.g, base, 0, common, t, scratch, ask);
   const bool counts = layer == 0 && u.g == 0;
   int64_t num_read = common, num_seen = 0;
   for (int r : set.rows) {
     const int here = std::min(CHUNK, s.context_lengths[r] - base);
     if (here <= 0 || u.chunk < plan.first_chunk[r]) continue;
     if (here > common) {
-      pack_chunk<Math>(w.kv, s.kv[layer], s.page_tables + size_t(r) * s.table_width, u.g, base, common, here, scratch, ask);
+      read_chunk(w, layer, r, u.g, base, common, here, t, scratch, ask);
       num_read += here - common;
     }
     num_seen += here;
@@ -505,7 +515,7 @@ void attend_block(const Walk& w, const AttendPlan& plan, int layer, const Attend
     }
   for (int chunk = low / CHUNK; chunk * CHUNK < high; chunk++) {
     const int base = chunk * CHUNK, here = std::min(CHUNK, high - base);
-    pack_chunk<Math>(w.kv, s.kv[layer], s.page_tables + size_t(u.row) * s.table_width, u.g, base, 0, here, scratch, 1);
+    read_chunk(w, layer, u.row, u.g, base, 0, here, t, scratch, 1);
     attend_chunk<Math, true>(w.kv, t.queries.data(), int(t.queries.size()), m.c.attention_softcap, base, here, scratch, t.total.data());
     if (layer == 0 && u.g == 0) __atomic_fetch_add(&m.statistics.kv_tokens_read, here, __ATOMIC_RELAXED);
   }
@@ -530,13 +540,16 @@ void attend_unit(const Walk& w, const AttendPlan& plan, int layer, const AttendU
 // x (or, where the family norms what a layer adds, `added`) += a product's tile.
 void add_tile(const Walk& w, const Matrix& matrix, const Activations& input, int pair, int first, int h, bool separate) {
   float out[TILE_ROWS * PAIR];
-  multiply(matrix, pair, input, first, h, out);
   const int d = w.m.c.hidden;
+  float* x = (separate ? w.m.added : w.m.x) + size_t(first) * d + pair * PAIR;
+  for (int i = 0; i < h; i++)
+    for (int p = 0; p < 2; p++) __builtin_prefetch(x + size_t(i) * d + p * LANES, 1);  // here by the time the product is
+  multiply(matrix, pair, input, first, h, out);
   for (int i = 0; i < h; i++)
     for (int p = 0; p < 2; p++) {
-      float* x = (separate ? w.m.added : w.m.x) + size_t(first + i) * d + pair * PAIR + p * LANES;
       const f32x16 v = load(out + (p * h + i) * LANES);
-      store(x, separate ? v : load(x) + v);
+      float* at = x + size_t(i) * d + p * LANES;
+      store(at, separate ? v : load(at) + v);
     }
 }
 
@@ -915,6 +928,7 @@ int ramet_forward(void* handle, const RametStep* step) {
   m.team->run(job);
   m.statistics.steps++, m.statistics.sleeps = m.team->num_sleeps();
   m.statistics.active_threads = m.team->active();
+  for (auto& thread : m.threads) m.statistics.kv_bytes_read += std::exchange(thread->kv_bytes_read, 0);
   return 0;
 }
 

@@ -68,10 +68,8 @@ class Statistics(Structure):
     """RametStatistics."""
 
     _fields_ = (
-        *(
-            (name, c_int64)
-            for name in ("steps", "sleeps", "active_threads", "weight_bytes", "kv_tokens_read", "kv_tokens_seen")
-        ),
+        *((name, c_int64) for name in ("steps", "sleeps", "active_threads", "weight_bytes")),
+        *((name, c_int64) for name in ("kv_tokens_read", "kv_tokens_seen", "kv_bytes_read")),
         ("seconds", c_double * 8),
     )
 

@@ -223,6 +223,29 @@ INLINE f32x16 exponential(f32x16 x) {
 #endif
   return select(x < low, splat(0.0f), scaled);
 }
+// e^x for x <= 0, to within 4 units in the last place where x > -10: what softmax asks for, in two thirds of the instructions.
+// 0 below -87.3.
+INLINE f32x16 exponential_of_negative(f32x16 x) {
+  const f32x16 low = splat(-87.3f), clamped = maximum(x, low), log2e = splat(1.44269504088896341f);
+#if defined(__AVX512F__)
+  const f32x16 n = (f32x16)_mm512_roundscale_ps((__m512)(clamped * log2e), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  const i32x16 whole = round_to_int(clamped * log2e);
+  const f32x16 n = to_float(whole);
+#endif
+  const f32x16 r = fma(clamped, log2e, -n);  // 2^r, r in [-1/2, 1/2]
+  f32x16 p = splat(1.339086681e-3f);
+  p = fma(p, r, splat(9.666373953e-3f));
+  p = fma(p, r, splat(5.550356954e-2f));
+  p = fma(p, r, splat(2.402234823e-1f));
+  p = fma(p, r, splat(6.931471825e-1f));
+  p = fma(p, r, splat(1.0f));
+#if defined(__AVX512F__)
+  return (f32x16)_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask((__m512)x, (__m512)low, _CMP_NLT_UQ), (__m512)p, (__m512)n);
+#else
+  return select(x < low, splat(0.0f), p * as_float((whole + 127) << 23));
+#endif
+}
 INLINE float exponential(float x) { return exponential(splat(x))[0]; }
 INLINE f32x16 silu(f32x16 x) { return x / (exponential(-x) + 1.0f); }
 INLINE f32x16 tanh_of(f32x16 x) { return 1.0f - 2.0f / (exponential(x + x) + 1.0f); }

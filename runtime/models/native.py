@@ -112,16 +112,16 @@ class NativeModel:
         return int(self._read_statistics().weight_bytes)
 
     def statistics(self) -> Mapping[str, float]:
-        """Since start: steps, sleeps of waiting threads, KV tokens read and seen, seconds per kind of phase; and the
-        threads of the last step.
+        """Since start: steps, sleeps of waiting threads, KV tokens read and seen, KV bytes read, seconds per kind of
+        phase; and the threads of the last step.
 
         kv_tokens_seen counts the keys of every row; kv_tokens_read counts shared ones once: their ratio is what fork
-        groups save.
+        groups save. kv_bytes_read is counted where attention reads pages, in every layer and head.
         """
         raw = self._read_statistics()
         counts = {
             name: int(getattr(raw, name))
-            for name in ("steps", "sleeps", "active_threads", "kv_tokens_read", "kv_tokens_seen")
+            for name in ("steps", "sleeps", "active_threads", "kv_tokens_read", "kv_tokens_seen", "kv_bytes_read")
         }
         return counts | {f"{name}_s": raw.seconds[i] for i, name in enumerate(interface.PHASES)}
 

