@@ -35,11 +35,12 @@ class Asker(NamedTuple):
 
 
 def tenant_of(asker: Asker, cache_salt: str | None, config: ServeConfig) -> str:
-    """The cache's isolation key: the API key's hash where isolation is on, and the client's salt under it."""
-    key = asker.key if config.isolate_cache else ""
+    """The cache's isolation key: the API key's hash where isolation is on. A client's salt isolates under its API key
+    in any case, so that nobody comes to another's cache by guessing a word."""
     if not cache_salt:
-        return key
-    return hashlib.blake2b(cache_salt.encode("utf-8", "replace"), key=key.encode()[:64], digest_size=16).hexdigest()
+        return asker.key if config.isolate_cache else ""
+    salted = hashlib.blake2b(cache_salt.encode("utf-8", "replace"), key=asker.key.encode()[:64], digest_size=16)
+    return salted.hexdigest()
 
 
 def program_spec(

@@ -571,6 +571,22 @@ async def test_isolated_keys_share_no_cache() -> None:
     assert cached[:2] == [0, 0] and cached[2] > 0
 
 
+async def test_a_salt_is_of_its_key() -> None:
+    """The same word from another key is another salt, also where keys share what has none."""
+    async with served("Hi", config=ServeConfig(api_keys=("a", "b"))) as http:
+
+        async def hit(key: str, **more: Any) -> int:
+            headers = {"authorization": f"Bearer {key}"}
+            answer = await post(http, "/v1/chat/completions", {**ASK, **more}, headers=headers)
+            return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+        assert await hit("a", cache_salt="word") == 0
+        assert await hit("b", cache_salt="word") == 0
+        assert await hit("a", cache_salt="word") > 0
+        assert await hit("a") == 0
+        assert await hit("b") > 0
+
+
 async def test_head_health_docs_and_openapi() -> None:
     async with served("ok") as http:
         for path in ("/", "/health", "/ready", "/v1/models"):
