@@ -1,6 +1,6 @@
 """Ours: the Gittins index over whole programs, learned per class, with fair share against starvation.
 
-Until a class has 30 finished programs it is ordered by least attained service, in levels that double: as if what is
+Until a class has a few finished programs it is ordered by least attained service, in levels that double: as if what is
 left were about what was had (a heavy tail), so that its programs stand in one line with those of taught classes. The
 index counts what a program whose KV is gone would have to rebuild first, so what is resident goes before what is not
 without a rule for it. Branches of one program that run side by side are ranked by their longest path, not by their
@@ -9,7 +9,7 @@ sum.
 
 from collections.abc import Callable
 
-from ramet.runtime.scheduler.gittins import service_level
+from ramet.runtime.scheduler.gittins import blind_index, service_level
 from ramet.runtime.scheduler.policies.programs import ProgramOrder, Starving, never
 from ramet.runtime.scheduler.programs import Program, ProgramTable, Turn
 
@@ -31,7 +31,7 @@ def gittins(
         rebuild = missing(program) if missing is not None and not turn.is_running else 0.0
         known = table.classes[program.class_key].index(attained, rebuild)
         if known is None:
-            known = 1.0 / (quantum * 2.0 ** service_level(attained, quantum) + rebuild)
+            known = blind_index(quantum * 2.0 ** service_level(attained, quantum) + rebuild)
         return (-known * program.weight,)
 
     return ProgramOrder(table, index, _behind(table) if fair else never, by_admission=by_admission)

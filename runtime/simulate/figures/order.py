@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ramet.runtime.scheduler.gittins import GittinsTable
+from ramet.runtime.scheduler.gittins import FAVOUR, GittinsTable
 from ramet.runtime.simulate.figure import Check, Figure, at_least, at_most, equal
 from ramet.runtime.simulate.slots import Rank, Slack, SlotProgram, run_slots
 from ramet.runtime.simulate.toy import toy_waits
@@ -67,7 +67,7 @@ def s9(traces: Path, seeds: Sequence[int] = SEEDS) -> Figure:
 
 
 def _outcomes(kinds: Mapping[str, Sequence[int]], seeds: Sequence[int]) -> dict[str, Outcome]:
-    tables = {kind: GittinsTable(turns) for kind, turns in kinds.items()}
+    tables = {kind: GittinsTable(turns, favour=FAVOUR) for kind, turns in kinds.items()}
 
     def gittins(program: SlotProgram) -> tuple[float, ...]:
         return (-tables[program.kind].index(program.attained), program.arrived_s)

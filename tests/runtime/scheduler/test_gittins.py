@@ -3,7 +3,7 @@
 import pytest
 
 from ramet.runtime.scheduler.fairshare import VirtualTime
-from ramet.runtime.scheduler.gittins import MIN_COMPLETIONS, ClassHistory, GittinsTable, service_level
+from ramet.runtime.scheduler.gittins import MIN_COMPLETIONS, ClassHistory, GittinsTable, blind_index, service_level
 
 
 def test_one_size_is_one_over_what_is_left() -> None:
@@ -48,12 +48,30 @@ def test_beyond_all_that_was_seen_it_stays_finite_and_low() -> None:
     assert 0 < GittinsTable([1.0, 2.0]).index(50.0) <= 1.0
 
 
-def test_a_class_knows_nothing_before_thirty_have_ended() -> None:
+def test_a_class_knows_nothing_before_a_few_have_ended() -> None:
     history = ClassHistory()
     for number in range(MIN_COMPLETIONS):
         assert history.index(0.0) is None
         history.complete(1.0 + number)
-    assert history.index(0.0) is not None and history.mean == pytest.approx(15.5)
+    assert history.index(0.0) is not None and history.mean == pytest.approx((1 + MIN_COMPLETIONS) / 2)
+
+
+def test_favour_counts_the_end_of_a_short_program_for_more() -> None:
+    plain, favouring = GittinsTable([1.0, 16.0]), GittinsTable([1.0, 16.0], favour=0.5)
+    assert favouring.index(0.0) == pytest.approx(plain.index(0.0))  # the quantum of 1 ends programs of size 1
+    assert favouring.index(1.0) == pytest.approx(plain.index(1.0) / 4.0)  # what ends after it is of size 16
+
+
+def test_of_programs_without_memory_the_one_that_had_least_goes_first() -> None:
+    ended = [0.5 * 1.1**place for place in range(60)]
+    table = GittinsTable(ended, favour=0.5)
+    ranks = [table.index(attained) for attained in (0.0, 5.0, 20.0, 60.0)]
+    assert ranks == sorted(ranks, reverse=True)
+
+
+def test_a_guess_stands_in_one_line_with_what_is_known() -> None:
+    known = GittinsTable([8.0] * 5, favour=0.5)
+    assert known.index(0.0) == pytest.approx(blind_index(8.0, 0.5))
 
 
 def test_levels_double() -> None:
