@@ -5,13 +5,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
 import pytest
 
 from ramet.runtime.serve.config import ServeConfig
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime" / "serve"))
-from scripted import HERMES, served
+from scripted import HERMES, listening, served
 
 ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 CHAT, RESPONSES, MESSAGES, COMPLETIONS = "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"
@@ -242,3 +243,21 @@ async def test_messages_come_in_the_order_that_all_clients_take() -> None:
     assert [event["index"] for event in found if event["type"] == "content_block_start"] == [0, 1, 2, 3]
     assert found[0]["message"]["content"] == [] and found[0]["message"]["usage"]["input_tokens"] >= 0
     assert found[-2]["delta"]["stop_reason"] == "tool_use" and found[-2]["usage"]["output_tokens"] > 0
+
+
+def test_anthropics_stream_helper_takes_two_calls_of_two_tools() -> None:
+    """Acceptance T3, on a socket."""
+    said = "\n".join(
+        f'<tool_call>\n{{"name": "{name}", "arguments": {{"q": "{name} é"}}}}\n</tool_call>'
+        for name in ("look", "find")
+    )
+    tools: Any = [{"name": name, "input_schema": LOOK} for name in ("look", "find")]
+    with (
+        listening(said, template=HERMES) as base,
+        anthropic.Anthropic(base_url=base, api_key="none", max_retries=0) as client,
+        client.messages.stream(model="m", max_tokens=300, tools=tools, messages=ASK["messages"]) as stream,
+    ):
+        message = stream.get_final_message()
+    uses = [block for block in message.content if block.type == "tool_use"]
+    assert [(use.name, use.input) for use in uses] == [("look", {"q": "look é"}), ("find", {"q": "find é"})]
+    assert uses[0].id != uses[1].id and message.stop_reason == "tool_use"
