@@ -326,6 +326,17 @@ class RadixTree:
             node.readers = tuple(each for each in node.readers if each != reader)
             self._rank_again(node)
 
+    def revalue(self, reader: str) -> None:
+        """What is known of a reader has changed: the node that is kept for it is ranked again."""
+        node = self._node_of_reader.get(reader)
+        if node is not None:
+            self._rank_again(node)
+
+    @property
+    def num_ranked(self) -> int:
+        """Ranks that eviction orders computed since the start."""
+        return self._candidates.num_ranked
+
     def reader_depth(self, reader: str) -> int:
         """Tokens that the tree still holds for a reader; 0 where it is not attached, or all is gone."""
         node = self._node_of_reader.get(reader)

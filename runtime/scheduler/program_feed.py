@@ -81,6 +81,7 @@ class ProgramFeed:
         if not program.turns:
             self._leave_what_was_edited(program, reader, request.num_known)
         self.table.queue(program.program_id, request.request_id, now, len(request.tokens))
+        self._revalue(program.program_id)
 
     def _leave_what_was_edited(self, program: Program, reader: str, num_known: int) -> None:
         """A turn that goes on from the middle of what its branch had computed has taken back the rest: that goes first,
@@ -127,6 +128,12 @@ class ProgramFeed:
         if not program.turns:
             kind: GapKind = "tool" if ended.ending.reason == "tool_calls" else "human"
             self.table.gap(program_id, kind, self._clock.now())
+        self._revalue(program_id)
+
+    def _revalue(self, program_id: str) -> None:
+        """It waits for something else now, or for nothing: what is kept for it is worth more or less at once."""
+        for reader in self._readers.get(program_id, ()):
+            self._tree.revalue(reader)
 
     def _note(self, seq: Sequence) -> None:
         """How its start went, for the loops that learn from it."""
@@ -143,11 +150,13 @@ class ProgramFeed:
         if program is None or program.turns:
             return
         self.table.gap(branch.program_id, kind, self._clock.now(), _gap_key(program, kind, tool), expected_s)
+        self._revalue(branch.program_id)
 
     def wait(self, program_id: str, kind: GapKind, key: Key, expected_s: float | None = None) -> None:
         """The same with a key that the caller made."""
         if self.table.find(program_id) is not None:
             self.table.gap(program_id, kind, self._clock.now(), key, expected_s)
+            self._revalue(program_id)
 
     def closed(self, program_id: str) -> None:
         """The program ended: nobody reads its paths any more."""

@@ -24,6 +24,9 @@ RebuildSeconds = Callable[[int, int], float]
 
 _FIRST_EDGE, _LAST_EDGE = float(EDGES[1]), float(EDGES[-1])
 _BINS_PER_LOG = (NUM_BINS - 2) / math.log(_LAST_EDGE / _FIRST_EDGE)
+AGE_SHARE, LONGEST_S = 0.1, 5.0
+"""A gap's bins are even in the logarithm of its length, a third apart: a rank is good for a tenth of what was waited,
+so far as prices stand, which are looked at again after so many seconds."""
 RETURNING_HAZARD = 10.0
 """1/s, of a program whose turn is queued or whose other branch runs: it reads its KV very soon."""
 
@@ -63,6 +66,15 @@ class RetentionOrder:
                 )
                 worth += self.hazard(program, now) * program.weight * (rebuild_s + wait_s)
         return worth * node.value
+
+    def good_for_s(self, node: Node, now: float) -> float:
+        """For a tenth of the age of the youngest gap that it is kept for."""
+        age_s = LONGEST_S / AGE_SHARE if node.readers else now - node.last_used
+        for reader in node.readers:
+            program = self._table.find(program_of(reader))
+            if program is not None and program.gap is not None:
+                age_s = min(age_s, now - program.gap.began_s)
+        return min(LONGEST_S, max(self.refresh_s, AGE_SHARE * age_s))
 
     def saved_s(self, program: Program) -> float:
         """V: the seconds that a program's own KV saves when it returns."""

@@ -44,6 +44,8 @@ RequestEvent = tuple[int, Event]
 
 _MAX_LOOKUPS = 64
 """Waiting sequences that a step looks up, so that a long line costs no step its millisecond."""
+_MAX_SEEN = 512
+"""Waiting sequences that a step goes past at all."""
 
 
 @dataclass(slots=True)
@@ -134,7 +136,7 @@ class Scheduler:
             return to_failed(ContextOverflow(num_tokens=seq.num_prompt, limit=context - spare))
         capacity = self.cache.num_pages * self.cache.page_size
         if seq.num_row_tokens > capacity:
-            hint = "The KV pool holds no more: shorten the prompt, or give the engine more pages."
+            hint = "The KV pool holds no more: shorten the prompt, or give the engine a larger one (`--kv-tokens`)."
             return to_failed(ContextOverflow(num_tokens=seq.num_row_tokens, limit=capacity, hint=hint))
         return None
 
@@ -235,20 +237,25 @@ class Scheduler:
         if self._waiting.is_stale(now):
             self._look_again()
             self._waiting.rank_again(now)
-        num_looks = 0
+        num_looks, num_seen, is_full = 0, 0, False
         for seq in list(self._waiting):
-            if draft.num_left <= 0 or len(self._running) >= self._max_running or num_looks == _MAX_LOOKUPS:
+            num_seen += 1
+            if draft.num_left <= 0 or len(self._running) >= self._max_running:
                 return
-            if seq.is_following:
-                continue
+            if num_looks == _MAX_LOOKUPS or num_seen > _MAX_SEEN:
+                return
+            if seq.is_following or (is_full and self.admission.lets_pass(seq)):
+                continue  # one like it did not fit a moment ago: it need not be looked up to be refused
             num_looks += 1
             found = self.cache.look(seq)
             if found.leader is not None:  # a running prompt is computing what this one needs: join it when that is done
                 seq.follow(found.leader)
             elif self.cache.begin_reload(seq, found):
                 continue  # the disk tier reads it meanwhile; others go ahead
-            elif not self._admit(seq, found, draft, now) and not self.admission.lets_pass(seq):
-                return  # no overtaking: who is first in line and too large now will fit later
+            elif not self._admit(seq, found, draft, now):
+                if not self.admission.lets_pass(seq):
+                    return  # no overtaking: who is first in line and too large now will fit later
+                is_full = True
 
     def _look_again(self) -> None:
         """What those first in line would find now, and a few of the others in turn."""
@@ -418,13 +425,10 @@ class Scheduler:
         self._outbox.append((seq.id, Started(prompt_tokens=seq.num_prompt, cached_tokens=seq.num_cached)))
 
     def _announce_newcomers(self) -> None:
-        if not self._newcomers:
-            return
-        places = {seq.id: place for place, seq in enumerate(self._waiting)} if self._waiting else {}
         for seq in self._newcomers:
-            if seq.id in places and seq.admitted_s is None:
-                self._outbox.append((seq.id, Queued(position=places[seq.id])))
-        self._newcomers = []
+            if seq.id in self._all and seq.admitted_s is None:
+                self._outbox.append((seq.id, Queued(position=self._waiting.position(seq))))
+        self._newcomers.clear()
 
     def _expire(self, now: float) -> None:
         while self._deadlines and self._deadlines[0][0] <= now:

@@ -1,6 +1,6 @@
 """Sequences that wait to start, in the order of a policy. Knows neither pages nor steps."""
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from operator import attrgetter
 
@@ -30,6 +30,11 @@ class WaitingRoom:
 
     def remove(self, seq: Sequence) -> None:
         self._line.remove(seq)
+
+    def position(self, seq: Sequence) -> int:
+        """Its place in line, from 0; without counting those before it."""
+        place = bisect_left(self._line, seq.rank, key=_by_rank)
+        return self._line.index(seq, place)
 
     def is_stale(self, now_s: float) -> bool:
         return len(self._line) > 1 and now_s - self._ranked_at_s > self._order.refresh_s

@@ -7,9 +7,13 @@ import time
 
 from tests.runtime.scheduler.driver import GREEDY, Driver
 
+from ramet.radix.tree import RadixTree
+from ramet.runtime.scheduler.programs import ProgramTable, reader_name
+from ramet.runtime.scheduler.retention import RetentionOrder
 from ramet.runtime.scheduler.sequence import Request
 from ramet.runtime.scheduler.token_row import TokenRow
-from ramet.runtime.types import GenerateSpec, ProgramSpec, SampledRow, StepPlan, StepResult
+from ramet.runtime.types import GenerateSpec, ProgramSpec, Queued, SampledRow, StepPlan, StepResult
+from ramet.testing import ManualClock
 
 NUM_PROGRAMS, NUM_SLOTS = 1000, 64
 
@@ -62,3 +66,67 @@ def test_a_step_costs_less_than_a_millisecond_with_a_thousand_programs() -> None
     assert len(resting) == NUM_PROGRAMS - NUM_SLOTS
     # the lower quartile: the machine has other things to do, the scheduler has not
     assert statistics.quantiles(milliseconds[100:], n=4)[0] < 1.0
+
+
+def test_newcomers_learn_their_places_without_a_walk_along_the_line() -> None:
+    driver = Driver(num_pages=4, max_running=1, checks=False)
+    places = [driver.submit([*range(65, 85)], program=str(number)) for number in range(50)]
+    driver.step()
+    told = {place: event.position for place in places for event in driver.events[place] if isinstance(event, Queued)}
+    assert [told[place] for place in places[1:]] == list(range(49))
+
+
+def test_one_refused_program_costs_a_step_one_look_however_many_stand_behind_it() -> None:
+    driver = Driver(num_pages=16, max_running=8, checks=False)
+    scheduler = driver.scheduler
+    scheduler.admission = OneIn(scheduler.admission)
+    for number in range(200):
+        driver.submit([65 + number % 20, *range(65, 85)], program=str(number))
+    driver.step()
+    looks = []
+    look = scheduler.cache.look
+    scheduler.cache.look = lambda seq: looks.append(seq) or look(seq)
+    driver.step()
+    assert len(looks) <= 1
+
+
+class OneIn:
+    """Lets in whoever comes while nobody runs, and lets others pass those that it refused."""
+
+    def __init__(self, inner) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def may_start(self, *_: object) -> bool:
+        return False
+
+    def lets_pass(self, seq) -> bool:
+        return True
+
+
+def test_ranks_are_made_anew_for_gaps_that_have_changed_and_not_for_all_waiting_programs() -> None:
+    """A thousand programs wait since long; evictions every 20 ms for two seconds."""
+    clock = ManualClock()
+    tree, table = RadixTree(page_size=1, clock=clock.now), ProgramTable(100_000)
+    retention = RetentionOrder(table, lambda start, end: 1e-3 * (end - start))
+    for number in range(1000):
+        name = str(number)
+        table.open(ProgramSpec(program_id=name), 0.0)
+        table.gap(name, "tool", 0.0)
+        lease = tree.lease(tree.match([]))
+        tree.insert(lease, [number, *range(9)], list(range(10 * number, 10 * number + 10)), owner=name)
+        tree.attach(reader_name(name, 0), lease.cursor)
+        lease.release()
+    clock.advance(100.0)
+    tree.evict(1, retention)
+    num_first = tree.num_ranked
+    for _ in range(100):
+        clock.advance(0.02)
+        tree.evict(1, retention)
+    assert num_first >= 1000 and tree.num_ranked - num_first < 200
+    table.queue("999", 1, clock.now())  # it comes back: its KV is wanted now
+    tree.revalue(reader_name("999", 0))
+    tree.evict(tree.num_evictable_pages - 10, retention)
+    assert tree.reader_depth(reader_name("999", 0)) == 10
