@@ -28,8 +28,10 @@ from ramet.runtime.kv.host_pages import HostPages
 from ramet.runtime.kv.page_folder import PageFolder
 from ramet.runtime.kv.tier import DiskTier, TierCosts
 from ramet.runtime.local_client import LocalClient
-from ramet.runtime.models.base import WeightReader, kv_bytes_per_token, make_kv_pool
+from ramet.runtime.models.base import Model, WeightReader, kv_bytes_per_token, make_kv_pool
+from ramet.runtime.models.batch import KVPool
 from ramet.runtime.models.config import ModelConfig
+from ramet.runtime.models.graphed import GraphedModel, Recorder, measure_blocks_of
 from ramet.runtime.models.native import KV_DTYPES, FormatChoice, NativeModel, build_native
 from ramet.runtime.scheduler.admission import PageAdmission
 from ramet.runtime.scheduler.cache import PrefixCache
@@ -90,6 +92,8 @@ class Options:
     kv_disk: str | Path | None = None
     kv_disk_gb: float = 10.0
     kv_host_gb: float | None = None
+    cuda_graphs: bool | None = None
+    tuning: bool | None = None
 
 
 def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient:
@@ -99,6 +103,8 @@ def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient
     if options.kv_host_gb is not None and device.type == "cpu":
         hint = "On a CPU the KV pool is host memory already: give it more room with kv_tokens, or name a kv_disk."
         raise BadRequest(expected="a GPU for a host tier", got=str(device), at="kv_host_gb", hint=hint)
+    if device.type == "cpu":
+        _refuse_what_needs_a_gpu(options)
     if options.max_step_tokens is None:
         options = replace(options, max_step_tokens=_STEP_TOKENS[device.type])
     if device.type == "cpu":
@@ -144,6 +150,13 @@ def _check(options: Options) -> None:
     for name in ("kv_disk", "kv_host_gb"):
         if getattr(options, name) is not None and not options.cache:
             raise BadRequest(expected="the cache to be on", got="cache=False", at=name)
+
+
+def _refuse_what_needs_a_gpu(options: Options) -> None:
+    for name in ("cuda_graphs", "tuning"):
+        if getattr(options, name):
+            hint = "Leave it out: it is on where there is a GPU."
+            raise BadRequest(expected=f"a GPU for {name}", got="cpu", at=name, hint=hint)
 
 
 def _device(wanted: str) -> torch.device:
@@ -278,7 +291,7 @@ def _executor(
 ) -> LocalExecutor:
     kv = make_kv_pool(loaded.config, pool_pages, options.page_size, _kv_dtype(options), loaded.device)
     return LocalExecutor(
-        loaded.model,
+        _with_graphs(options, loaded, kv),
         kv,
         vocabulary_size=loaded.tokenizer.vocabulary_size,
         end_ids=loaded.end_token_ids,
@@ -286,6 +299,17 @@ def _executor(
         seed=options.seed,
         num_torch_threads=1 if isinstance(loaded.model, NativeModel) else None,
     )
+
+
+def _with_graphs(options: Options, loaded: LoadedModel, kv: KVPool, record: Recorder | None = None) -> Model:
+    """On a GPU: the model with its kernels' blocks measured and its decode steps recorded, unless told otherwise."""
+    if loaded.device.type != "cuda":
+        return loaded.model
+    if options.tuning is not False:
+        measure_blocks_of(loaded.model, kv)
+    if options.cuda_graphs is False:
+        return loaded.model
+    return GraphedModel(loaded.model, kv, widest=-(-loaded.config.context_length // options.page_size), record=record)
 
 
 def _store(options: Options) -> HostPages | PageFolder | None:

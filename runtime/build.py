@@ -42,6 +42,8 @@ def build_engine(
     kv_disk: str | Path | None = None,
     kv_disk_gb: float = 10.0,
     kv_host_gb: float | None = None,
+    cuda_graphs: bool | None = None,
+    tuning: bool | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> LocalClient:
     """Load a model and start an engine for it on a thread of this process. `stop()` the client when done with it.
@@ -74,6 +76,10 @@ def build_engine(
     kv_disk_gb       how large the folder may grow (2**30 bytes); the least recently used goes first
     kv_host_gb       host memory for KV that leaves a GPU's pool, in front of the folder; refused on a CPU, where the
                      pool is host memory already
+    cuda_graphs      decode steps are recorded once per number of rows and replayed; None: on a GPU. No GPU has run
+                     them yet (docs/kernels.md)
+    tuning           blocks of the Triton kernels that a step launches are timed once per device, and kept on disk;
+                     None: on a GPU
     progress         called with the bytes read so far and in all
 
     Raises ModelNotFound, UnsupportedModel, WeightsCorrupt, NotEnoughMemory (with the setting that would fit),
@@ -103,5 +109,7 @@ def build_engine(
         kv_disk=kv_disk,
         kv_disk_gb=kv_disk_gb,
         kv_host_gb=kv_host_gb,
+        cuda_graphs=cuda_graphs,
+        tuning=tuning,
     )
     return assembly.assemble(options, progress)

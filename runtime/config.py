@@ -56,6 +56,8 @@ class ModelOptions:
     kv_cache_dtype: str | None = None
     page_size: int | None = None
     policy: str | None = None
+    cuda_graphs: bool | None = None
+    tuning: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,11 @@ wide as the widest context that a graph serves: the decode kernel cuts keys at f
 has the same bits in any size and width (torch's products promise that for one size only).
 
 It does not know CUDA: what records and replays is handed in (`CudaRecorder`; in tests a recorder that runs the step
-anew). Only that has been run so far: no GPU has replayed a graph of a whole model yet (docs/kernels.md).
+anew). Only that has been run so far: no GPU has replayed a graph of a whole model yet (docs/kernels.md). So a recording
+that fails is told in one log line, and from there on the model runs as it is.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,9 +22,12 @@ import torch
 from torch import Tensor
 
 from ramet.kernels.registry import use_backends
+from ramet.kernels.tuning import Timer, measure_blocks
 from ramet.runtime.models.base import Model
 from ramet.runtime.models.batch import KVPool, StepBatch
 from ramet.runtime.models.config import ModelConfig
+
+log = logging.getLogger(__name__)
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Rows of a graph."""
@@ -88,9 +93,9 @@ class GraphedModel:
         size = self._size_of(batch) if kv is self.kv else None
         if size is None:
             return self.model.forward(batch, kv)
-        recorded = self._recorded.get(size)
+        recorded = self._recorded.get(size) or self._try_to_record(size, batch.tokens.device)
         if recorded is None:
-            recorded = self._recorded[size] = self._record_size(size, batch.tokens.device)
+            return self.model.forward(batch, kv)
         _fill(recorded.batch, batch)
         return recorded.replay()[batch.output_rows]  # a copy: the next step of this size writes over the graph's own
 
@@ -105,6 +110,14 @@ class GraphedModel:
         )
         return next((size for size in self.sizes if size >= num_rows), None) if is_decode else None
 
+    def _try_to_record(self, size: int, device: torch.device) -> _Recorded | None:
+        try:
+            self._recorded[size] = self._record_size(size, device)
+        except RuntimeError as error:  # what torch raises of whatever CUDA refuses
+            log.warning("steps run without CUDA graphs, which is slower: %s", error)
+            self.sizes = []
+        return self._recorded.get(size)
+
     def _record_size(self, size: int, device: torch.device) -> _Recorded:
         batch = _empty(size, self.widest, device)
 
@@ -113,6 +126,12 @@ class GraphedModel:
                 return self.model.forward(batch, self.kv)
 
         return _Recorded(batch=batch, replay=self._record(step))
+
+
+def measure_blocks_of(model: Model, kv: KVPool, *, timer: Timer | None = None) -> None:
+    """Time the blocks of the kernels that a decode step of `model` launches, where the file on disk lacks them."""
+    with measure_blocks(timer), use_backends(**{"*": "triton"}):
+        model.forward(_empty(1, 1, kv.keys[0].device), kv)
 
 
 def _empty(size: int, width: int, device: torch.device) -> StepBatch:

@@ -35,6 +35,8 @@ def has_default_model() -> bool:
         ("context_length", 0),
         ("max_running", 0),
         ("max_step_tokens", -1),
+        ("cuda_graphs", True),  # tests run with device="auto" where there is no GPU
+        ("tuning", True),
     ],
 )
 def test_a_setting_out_of_range_is_named(setting: str, value: object) -> None:

@@ -80,6 +80,12 @@ def main(
         float | None, typer.Option(help="Host memory for KV that leaves a GPU.", rich_help_panel=_MODEL)
     ] = None,
     kv_disk_gb: Annotated[float | None, typer.Option(help="How large it may grow.", rich_help_panel=_MODEL)] = None,
+    cuda_graphs: Annotated[
+        bool | None, typer.Option(help="Replay recorded decode steps; on where there is a GPU.", rich_help_panel=_MODEL)
+    ] = None,
+    tuning: Annotated[
+        bool | None, typer.Option(help="Time kernel blocks once; on where there is a GPU.", rich_help_panel=_MODEL)
+    ] = None,
     policy: Annotated[str | None, typer.Option(help="Who goes first: fcfs, lpm, ...", rich_help_panel=_MODEL)] = None,
     max_body: Annotated[int | None, typer.Option(help="Largest body, bytes.", rich_help_panel=_LIMITS)] = None,
     max_in_flight: Annotated[int | None, typer.Option(help="Requests at once.", rich_help_panel=_LIMITS)] = None,
@@ -121,6 +127,7 @@ def main(
         dict(
             model=model or model_option, device=device, dtype=dtype, backend=backend, context_length=context_length,
             kv_tokens=kv_tokens, kv_cache_dtype=kv_cache_dtype, page_size=page_size, policy=policy,
+            cuda_graphs=cuda_graphs, tuning=tuning,
         ),
     )  # fmt: skip
     engine = dict(

@@ -3,16 +3,21 @@ stands for CUDA; kernels are Triton's, interpreted where there is no GPU."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
+from ramet.kernels import tuning
 from ramet.kernels.registry import use_backends
+from ramet.runtime.assembly import _with_graphs
 from ramet.runtime.models.base import make_kv_pool
 from ramet.runtime.models.batch import KVPool, StepBatch
 from ramet.runtime.models.config import ModelConfig, RopeConfig
-from ramet.runtime.models.graphed import GraphedModel
+from ramet.runtime.models.graphed import GraphedModel, measure_blocks_of
 from ramet.runtime.models.layers import Decoder
 from ramet.runtime.models.registry import build_model
 from ramet.runtime.types import RowGroup
@@ -132,3 +137,45 @@ def test_what_no_graph_fits_goes_to_the_model(model: Decoder) -> None:
         assert torch.equal(graphed.forward(each, kv), model.forward(each, kv))
     assert torch.equal(graphed.forward(step, pool()), model.forward(step, pool()))  # another pool
     assert anew.num_recorded == 0
+
+
+def test_a_recording_that_fails_leaves_the_model_as_it_is(model: Decoder, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    kv = pool()
+    graphed = GraphedModel(model, kv, widest=WIDEST, record=refuse)
+    batch = decode([3])
+    assert torch.equal(graphed.forward(batch, kv), model.forward(batch, kv))
+    graphed.forward(batch, kv)
+    assert caplog.text.count("without CUDA graphs") == 1
+
+
+def test_blocks_of_a_step_are_measured_when_asked(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a step launches with choices is timed; this model has no such kernel, so one is put in its way."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tuning._book.cache_clear()
+    asked = []
+
+    class Chooses:
+        config = model.config
+
+        def forward(self, batch: StepBatch, kv: KVPool) -> Tensor:
+            asked.append(tuning.chosen("an_op", (5,), ((16,), (32,)), lambda blocks: None, torch.device("cpu")))
+            return model.forward(batch, kv)
+
+    measure_blocks_of(Chooses(), pool(), timer=lambda run: {16: 2.0, 32: 1.0}[run.args[0][0]])  # type: ignore[attr-defined]
+    tuning._book.cache_clear()
+    assert asked == [(32,)]
+
+
+@pytest.mark.parametrize(("wanted", "is_graphed"), [(None, True), (True, True), (False, False)])
+def test_the_setting_decides_on_a_gpu(wanted: bool | None, is_graphed: bool, model: Decoder) -> None:
+    loaded = cast(Any, SimpleNamespace(model=model, device=torch.device("cuda"), config=CONFIG))
+    options = cast(Any, SimpleNamespace(cuda_graphs=wanted, tuning=False, page_size=S))
+    chosen = _with_graphs(options, loaded, pool(), Anew())
+    assert isinstance(chosen, GraphedModel) == is_graphed
+    on_cpu = cast(Any, SimpleNamespace(model=model, device=torch.device("cpu"), config=CONFIG))
+    assert _with_graphs(options, on_cpu, pool(), Anew()) is model
