@@ -92,7 +92,7 @@ class Replay:
     num_steps: int = 0
     num_preemptions: int = 0
     policy_s: float = 0.0
-    """Wall time in schedule() and commit()."""
+    """CPU time in schedule() and commit(): a busy neighbour does not count."""
     num_refused: int = 0
     loaded_tokens: int = 0
     """From the host."""
@@ -192,7 +192,7 @@ class Runner:
         self.watchers: list[Watcher] = []
         self.replay = Replay()
         self.on_decision: Callable[[float], None] | None = None
-        """Told the wall seconds of each step's schedule() and commit()."""
+        """Told the CPU seconds of each step's schedule() and commit()."""
 
     def use_executor(self, executor: SimulatedExecutor) -> None:
         """Another executor, before the run."""
@@ -248,21 +248,21 @@ class Runner:
 
     def _step(self) -> bool:
         """One turn of the engine's loop; False where nothing could be computed."""
-        began, before_s = time.perf_counter(), self.replay.policy_s
+        began, before_s = time.thread_time(), self.replay.policy_s
         if self._before_step is not None:
             self._before_step(self._clock.seconds)
         plan = self._scheduler.schedule()
-        self.replay.policy_s += time.perf_counter() - began
+        self.replay.policy_s += time.thread_time() - began
         result = self._executor.execute(plan)
         self._clock.seconds += result.compute_s + self._executor.overhead_s(plan)
         for watcher in self.watchers if plan.rows else ():
             watcher.stepped(plan, result.compute_s, len(self._live) - len(plan.rows))
         self.replay.idle_token_s += result.compute_s * self._scheduler.cache.num_evictable * self._page_size
-        began = time.perf_counter()
+        began = time.thread_time()
         if plan.rows:
             self._feed.stepped(plan, result.compute_s)
         self._scheduler.commit(result if plan.rows else StepResult(()))
-        decided_s = self.replay.policy_s = self.replay.policy_s + time.perf_counter() - began
+        decided_s = self.replay.policy_s = self.replay.policy_s + time.thread_time() - began
         if self.on_decision is not None and plan.rows:
             self.on_decision(decided_s - before_s)
         for ended in self._scheduler.take_ended():

@@ -106,7 +106,7 @@ def overhead(traces: Path | None = None, *, num_programs: int = 1_000, until_s: 
         at_most("programs_add_ms_per_step_mean", added, 1.0),
         at_most("program_table_mb_per_1000", values["program_table_mb_per_1000"], 10.0),
     )
-    notes = ("wall time of the whole scheduler for steps of up to 64 rows, on whatever machine this is; no drafts",)
+    notes = ("CPU time of the whole scheduler for steps of up to 64 rows, on whatever machine this is; no drafts",)
     return Figure(name="overhead", title="The cost of deciding", values=values, checks=checks, notes=notes)
 
 
