@@ -312,7 +312,7 @@ class Runner:
     def _fresh(self, num_tokens: int) -> "array[int]":
         """Ids that nobody else has."""
         first, self._next_id = self._next_id, self._next_id + num_tokens
-        return array(ID_TYPE, range(first, first + num_tokens))
+        return array(ID_TYPE, np.arange(first, first + num_tokens, dtype=np.int32).tobytes())
 
     def _waits_for_host(self, live: _Live) -> bool:
         """Start the transfer of what the host has of it and the device lost; True until that is over."""
