@@ -25,8 +25,8 @@ NUM_LEVELS = 512
 FAVOUR = 0.5
 """Exponent by which short programs are worth more; see the module."""
 MIN_COMPLETIONS = 8
-"""Below that many a class knows nothing, and the order is least attained service, which serves programs of one size side
-by side: with 30 in place of 8 the mean completion of 150 sessions is a fifth more (S5)."""
+"""Below that many a class knows nothing, and the order is least attained service, which serves programs of one size
+side by side: with 30 in place of 8 the mean completion of 150 sessions is a fifth more (S5)."""
 REBUILD_EVERY = 50
 MAX_REMEMBERED = 2_000
 

@@ -83,12 +83,16 @@ class ProgramAdmission:
         retention: RetentionOrder,
         clock: Clock,
         page_size: int,
+        *,
+        recompute_weight: float = 1.0,
     ) -> None:
+        """`recompute_weight`  what a lost token costs against a computed one: less where a lower tier has it"""
         self.config, self.theta = config, config.theta
         self._table, self._clock, self._page_size = table, clock, page_size
         self._set = WorkingSet(table, retention)
+        self._recompute_weight = recompute_weight
         self._refused_at_s = -math.inf
-        self._num_prefilled, self._num_recomputed = 0, 0
+        self._num_prefilled, self._num_recomputed = 0, 0.0
 
     @property
     def max_step_tokens(self) -> int:
@@ -131,15 +135,13 @@ class ProgramAdmission:
         return held - found + need <= self.theta * (num_pages * self._page_size - found)
 
     def note_prefill(self, num_tokens: int, num_recomputed: int, pool_tokens: int) -> None:
-        """A turn computed `num_tokens` of its prompt, `num_recomputed` of which had been evicted: the outer loop.
-        What a lower tier has still counts in full: it is cheap to load, but its program waits, and rows stay empty
-        (S5 completes in a tenth less than with a weight by what loading costs)."""
+        """A turn computed `num_tokens` of its prompt, `num_recomputed` of which had been evicted: the outer loop."""
         self._num_prefilled += num_tokens
-        self._num_recomputed += num_recomputed
+        self._num_recomputed += num_recomputed * self._recompute_weight
         if self._num_prefilled < self.config.window_share * pool_tokens:
             return
         if self._num_recomputed > self.config.tolerated * self._num_prefilled:
             self.theta = max(self.config.theta_min, self.theta * self.config.cut_to)
         else:
             self.theta = min(self.config.theta_max, self.theta + self.config.raise_by)
-        self._num_prefilled, self._num_recomputed = 0, 0
+        self._num_prefilled, self._num_recomputed = 0, 0.0

@@ -77,6 +77,13 @@ class Parts:
         cost = self.config.cost
         return cost.reload_s(end - start) if self.config.host_tokens else cost.rebuild_s(start, end)
 
+    @property
+    def recompute_weight(self) -> float:
+        """Of a lost token, against one that is computed: the host makes it cheap."""
+        if not self.config.host_tokens:
+            return 1.0
+        return self.config.cost.reload_s(10_000) / self.config.cost.rebuild_s(0, 10_000)
+
     def missing(self, program: Program) -> float:
         """Service that a program needs first, because its KV is gone: a second of compute is worth the whole pool."""
         resident = self.tree.reader_depth(reader_name(program.program_id, 0))
@@ -100,6 +107,7 @@ class Parts:
             self.retention,
             self.clock,
             self.config.page_size,
+            recompute_weight=self.recompute_weight,
         )
 
     @property
