@@ -176,9 +176,11 @@ class BranchTable:
         return self._new_branch(program).handle
 
     def _joined(self, program: Program, spec: ProgramSpec) -> Branch:
-        """One more branch of an open program. Another salt is another cache: such a program is not this one."""
+        """One more branch of an open program, which has its priority and its deadline from now on. Another salt is
+        another cache: such a program is not this one."""
         if spec.salt != program.namespace:
             raise BadRequest(expected="the program's own salt", got="another one", at="$.salt")
+        program.spec = msgspec.structs.replace(program.spec, priority=spec.priority, deadline_s=spec.deadline_s)
         return self._new_branch(program)
 
     def get(self, handle: BranchHandle) -> Branch:

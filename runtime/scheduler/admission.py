@@ -10,6 +10,7 @@ from typing import Protocol
 
 from ramet.runtime.config import AdmissionConfig
 from ramet.runtime.scheduler.sequence import Sequence
+from ramet.runtime.types import Failed
 
 _RESUME_TOKENS = 64
 """Room that a sequence wants beyond its known tokens before it starts: it will decode at least that long, mostly."""
@@ -37,6 +38,10 @@ class Admission(Protocol):
         """May those behind a sequence that could not start try?"""
         ...
 
+    def refusal(self, seq: Sequence, num_missing: int) -> Failed | None:
+        """Why a sequence with a deadline is not even taken, `num_missing` tokens of whose prompt are not cached."""
+        ...
+
 
 class PageAdmission:
     """The high-water mark."""
@@ -61,6 +66,9 @@ class PageAdmission:
 
     def lets_pass(self, seq: Sequence) -> bool:
         return False
+
+    def refusal(self, seq: Sequence, num_missing: int) -> Failed | None:
+        return None
 
 
 def tokens_to_start(seq: Sequence) -> int:

@@ -24,6 +24,8 @@ IDLE_S = 3600.0
 _SWEEP_EVERY = 256
 _KEEP = 0.9
 """Of a running mean, when a new measurement comes."""
+_SURE_AFTER = 64
+"""Measurements."""
 
 
 class Measured:
@@ -31,7 +33,7 @@ class Measured:
 
     def __init__(self, *, prefill_s_per_token: float = 1e-3, extra_wait_s: float = 0.5) -> None:
         """Starting values, until something was measured."""
-        self.prefill_s_per_token = prefill_s_per_token
+        self.prefill_s_per_token, self._num_prefills = prefill_s_per_token, 0
         self._waits = {True: 0.0, False: extra_wait_s}
 
     @property
@@ -43,7 +45,13 @@ class Measured:
         """R: seconds to compute tokens [start, end) again, at the pace of late."""
         return (end - start) * self.prefill_s_per_token
 
+    @property
+    def known_pace(self) -> float | None:
+        """Seconds a prompt token, once the starting value weighs little in it."""
+        return self.prefill_s_per_token if self._num_prefills >= _SURE_AFTER else None
+
     def note_prefill(self, num_tokens: int, seconds: float) -> None:
+        self._num_prefills += 1
         self.prefill_s_per_token += (1.0 - _KEEP) * (seconds / num_tokens - self.prefill_s_per_token)
 
     def note_wait(self, seconds: float, *, was_hit: bool) -> None:

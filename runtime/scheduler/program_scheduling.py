@@ -45,7 +45,9 @@ def program_scheduling(
             max_running=admission.max_running,
             prefill_share=admission.prefill_share,
         )
-        working_set = ProgramAdmission(settings, table, retention, clock, tree.page_size)
+        working_set = ProgramAdmission(
+            settings, table, retention, clock, tree.page_size, prefill_s_per_token=lambda: measured.known_pace
+        )
         feed = ProgramFeed(table, tree, clock, working_set, measured)
         return ProgramScheduling(gittins(table), working_set, retention, feed)
     orders: dict[str, Callable[[ProgramTable], Order]] = {"las": las, "atlas": atlas, "program-fcfs": program_fcfs}

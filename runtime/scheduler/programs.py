@@ -119,6 +119,10 @@ class Program:
     """Seconds served in finished calls (the priority of PLAS)."""
     waited_s: float = 0.0
     served_s: float = 0.0
+    gaps_s: float = 0.0
+    """Seconds spent in gaps that are over."""
+    due_s: float | None = None
+    """When it wants to have ended; None: it did not say."""
     counter: float = 0.0
     """Tokens it had, an output token for two (the virtual counter of VTC)."""
     turns: dict[int, Turn] = field(default_factory=dict)
@@ -159,6 +163,7 @@ class ProgramTable:
         self.virtual = VirtualTime()
         self.classes: dict[tuple[str, str], ClassHistory] = defaultdict(ClassHistory)
         self._all = RunningMean()
+        self._active: dict[tuple[str, str], RunningMean] = defaultdict(RunningMean)
         self.num_done = 0
         self.full_until_s = float("-inf")
         """Until then no new program is tried: one did not fit, and no other has ended since."""
@@ -182,11 +187,13 @@ class ProgramTable:
     # Events ----------------------------------------------------------------------------------------------------------
 
     def open(self, spec: ProgramSpec, now_s: float) -> Program:
-        """A program appears; opening it again changes nothing."""
+        """A program appears. Opening it again with another spec takes over its priority and its deadline."""
         known = self._programs.get(spec.program_id or "")
         if known is not None:
+            if spec is not known.spec:
+                known.spec, known.due_s = spec, _due_s(spec, now_s)
             return known
-        program = Program(spec, now_s, self.virtual.join(2.0**spec.priority))
+        program = Program(spec, now_s, self.virtual.join(2.0**spec.priority), due_s=_due_s(spec, now_s))
         program.growth_tokens = self.expected_growth(program.class_key)
         self._programs[program.program_id] = program
         return program
@@ -196,6 +203,7 @@ class ProgramTable:
         program = self._programs[program_id]
         if program.gap is not None:
             self.estimator.end(program_id, now_s)
+            program.gaps_s += now_s - program.gap.began_s
             program.gap = None
         program.turns[request_id] = Turn(request_id, now_s, program.critical, prompt_tokens)
         if not program.state.is_running:
@@ -272,6 +280,7 @@ class ProgramTable:
             alike = (each.attained for each in self if each.class_key == program.class_key)
             self.classes[program.class_key].complete(program.attained, alike)
             self._all.add(program.attained)
+            self._active[program.class_key].add(program.served_s + program.gaps_s)
         program.state = State.DONE
         self.num_done += 1
         return program
@@ -289,6 +298,10 @@ class ProgramTable:
     def mean_cost(self, class_key: tuple[str, str]) -> float:
         """Mean service of the finished programs of a class; of all programs, while none of the class has finished."""
         return self.classes[class_key].mean or self._all.mean
+
+    def mean_active_s(self, class_key: tuple[str, str]) -> float:
+        """Mean seconds that finished programs of a class computed or were in gaps; 0 before there are any."""
+        return self._active[class_key].mean
 
     def is_starving(self, program: Program) -> bool:
         """Is it later than fair sharing would have let it be, by more than one program of its class?"""
@@ -310,3 +323,7 @@ class ProgramTable:
                 del seen[: GROWTH_SAMPLES // 2]
             if len(seen) % 16 == 0 or len(seen) < 16:
                 program.growth_tokens = self.expected_growth(program.class_key)
+
+
+def _due_s(spec: ProgramSpec, now_s: float) -> float | None:
+    return None if spec.deadline_s is None else now_s + spec.deadline_s

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 from ramet.radix.node import Node
+from ramet.runtime.scheduler.deadlines import WORTH, presses
 from ramet.runtime.scheduler.estimator import EDGES, NUM_BINS
 from ramet.runtime.scheduler.programs import Gap, Program, ProgramTable, State, program_of
 
@@ -64,7 +65,7 @@ class RetentionOrder:
                 wait_s = (
                     self._extra_wait_s() / max(1, program.unshared_tokens) if node.end >= program.held_tokens else 0.0
                 )
-                worth += self.hazard(program, now) * program.weight * (rebuild_s + wait_s)
+                worth += self.hazard(program, now) * self._weight(program, now) * (rebuild_s + wait_s)
         return worth * node.value
 
     def good_for_s(self, node: Node, now: float) -> float:
@@ -83,7 +84,12 @@ class RetentionOrder:
 
     def index(self, program: Program, now: float) -> float:
         """I of a whole program, 1/token."""
-        return self.hazard(program, now) * program.weight * self.saved_s(program) / max(1, program.unshared_tokens)
+        rate = self.hazard(program, now) * self._weight(program, now)
+        return rate * self.saved_s(program) / max(1, program.unshared_tokens)
+
+    def _weight(self, program: Program, now: float) -> float:
+        """Priority, and a deadline that presses."""
+        return program.weight * WORTH if presses(self._table, program, now) else program.weight
 
     def hazard(self, program: Program, now: float) -> float:
         """H of the program's return, 1/s."""

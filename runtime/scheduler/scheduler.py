@@ -138,7 +138,9 @@ class Scheduler:
         if seq.num_row_tokens > capacity:
             hint = "The KV pool holds no more: shorten the prompt, or give the engine a larger one (`--kv-tokens`)."
             return to_failed(ContextOverflow(num_tokens=seq.num_row_tokens, limit=capacity, hint=hint))
-        return None
+        if seq.program.deadline_s is None:
+            return None
+        return self.admission.refusal(seq, seq.num_tokens - self.cache.look(seq).num_tokens)
 
     # A step ----------------------------------------------------------------------------------------------------------
 

@@ -9,13 +9,16 @@ none behind it is let in, while those that are in go on. One that starves goes f
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ramet.runtime.clock import Clock
+from ramet.runtime.scheduler.deadlines import too_late
 from ramet.runtime.scheduler.programs import Program, ProgramTable
 from ramet.runtime.scheduler.retention import RetentionOrder
 from ramet.runtime.scheduler.sequence import Sequence
+from ramet.runtime.types import Failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +88,14 @@ class ProgramAdmission:
         page_size: int,
         *,
         recompute_weight: float = 1.0,
+        prefill_s_per_token: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """`recompute_weight`  what a lost token costs against a computed one: less where a lower tier has it"""
+        """`recompute_weight`     what a lost token costs against a computed one: less where a lower tier has it
+        `prefill_s_per_token`  as it is measured; None while it is not known, and then no deadline is refused"""
         self.config, self.theta = config, config.theta
         self._table, self._clock, self._page_size = table, clock, page_size
         self._set = WorkingSet(table, retention)
-        self._recompute_weight = recompute_weight
+        self._recompute_weight, self._prefill_s_per_token = recompute_weight, prefill_s_per_token
         self._refused_at_s = -math.inf
         self._num_prefilled, self._num_recomputed = 0, 0.0
 
@@ -125,6 +130,12 @@ class ProgramAdmission:
         """Programs inside go on beside one that is refused."""
         program = self._table.find(seq.program_id)
         return program is not None and not program.is_admitted
+
+    def refusal(self, seq: Sequence, num_missing: int) -> Failed | None:
+        program, pace = self._table.find(seq.program_id), self._prefill_s_per_token()
+        if program is None or pace is None:
+            return None
+        return too_late(program, num_missing, pace, self._clock.now())
 
     def _fits(self, seq: Sequence, program: Program, num_new_pages: int, num_leased: int, num_pages: int) -> bool:
         """The working set and the newcomer in theta of the pool. The prefix that it finds is held whether it comes or

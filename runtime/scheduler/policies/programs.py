@@ -1,13 +1,15 @@
 """What all orders of programs have in common. Each policy adds an index: how urgent is this program's turn?
 
-Rank, smallest first: starving programs, oldest first. Then, while memory is full, programs that were let in, those that
-came back to nothing, and new ones, so that one that does not fit blocks none of those that do. Then the index; then who
-runs before who waits, for a tie is no reason to change horses; then arrival.
+Rank, smallest first: starving programs, oldest first. Then those whose deadline presses, the earliest first. Then,
+while memory is full, programs that were let in, those that came back to nothing, and new ones, so that one that does
+not fit blocks none of those that do. Then the index; then who runs before who waits, for a tie is no reason to change
+horses; then arrival.
 """
 
 from collections.abc import Callable
 from typing import ClassVar
 
+from ramet.runtime.scheduler.deadlines import presses
 from ramet.runtime.scheduler.programs import Program, ProgramTable, Turn
 from ramet.runtime.scheduler.sequence import Sequence
 
@@ -52,6 +54,8 @@ class ProgramOrder:
             return (2.0, seq.arrived_s, seq.arrival)  # a plain request: as a new program
         if self._is_starving(program, turn, now_s):
             return (-1.0, program.arrived_s, seq.arrival)
+        if program.due_s is not None and presses(self._table, program, now_s):
+            return (-0.5, program.due_s, seq.arrival)
         index = self._index(program, turn, now_s)
         return (self._tier(program, now_s), *index, not seq.is_running, program.arrived_s, seq.arrival)
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 from ramet.runtime.scheduler.admission import Admission
 from ramet.runtime.scheduler.programs import Program, ProgramTable
 from ramet.runtime.scheduler.sequence import Sequence
+from ramet.runtime.types import Failed
 
 TICK_S = 5.0
 DECODE_BUFFER = 100
@@ -45,6 +46,9 @@ class PausedPrograms:
         if program is not None and not program.is_admitted:
             return False
         return self._pages.may_start(seq, num_new_pages, num_leased, num_available, num_pages)
+
+    def refusal(self, seq: Sequence, num_missing: int) -> Failed | None:
+        return self._pages.refusal(seq, num_missing)
 
     def lets_pass(self, seq: Sequence) -> bool:
         return False
