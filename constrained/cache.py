@@ -93,6 +93,7 @@ class GrammarCache:
         try:
             entry.future.set_result(make(engine))
         except BaseException as error:
-            entry.refused_at_s = self._clock() if isinstance(error, RametError) else -REFUSED_FOR_S
+            is_refusal = isinstance(error, RametError) and error.status < 500  # a fault of ours may not come again
+            entry.refused_at_s = self._clock() if is_refusal else -REFUSED_FOR_S
             self.statistics.refusals += 1
             entry.future.set_exception(error)

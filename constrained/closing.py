@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 4096
 """Completions longer than that are not looked for."""
 
-MAX_SEARCHED = 3000
-"""Configurations that the exact search looks at."""
+MAX_SEARCHED = 300
+"""Configurations that the exact search goes on from: each reads up to a hundred bytes."""
 
 Distances = Mapping[int, int]
 """State -> least number of bytes to the end of its rule."""
@@ -102,10 +102,11 @@ def _printable_first(following: set[int]) -> list[int]:
 def _greedy(machine: Machine, state: "GrammarState", known: Distances) -> bytes | None:
     configurations, position = state.configurations, state.num_bytes
     found = bytearray()
+    tried: dict[tuple[int, ...], list[int]] = {}
     while len(found) < MAX_BYTES and configurations:
         if machine.accepting(configurations, position) is not None:
             return bytes(found)
-        step = _best_step(machine, configurations, position, known)
+        step = _best_step(machine, configurations, position, known, tried)
         if step is None:
             return None
         byte, configurations = step
@@ -115,17 +116,29 @@ def _greedy(machine: Machine, state: "GrammarState", known: Distances) -> bytes 
 
 
 def _best_step(
-    machine: Machine, configurations: tuple[Configuration, ...], position: int, known: Distances
+    machine: Machine,
+    configurations: tuple[Configuration, ...],
+    position: int,
+    known: Distances,
+    tried: dict[tuple[int, ...], list[int]],
 ) -> tuple[int, tuple[Configuration, ...]] | None:
-    """The byte that leads nearest to the end."""
+    """The byte that leads nearest to the end. Where these states were met before, only their counters differ: what
+    they excluded then is tried again, and the best byte of then."""
     best: tuple[int, int] | None = None
     after_best: tuple[Configuration, ...] = ()
-    for byte in _printable_first(machine.next_bytes(configurations, position)):
+    states = tuple(c.state for c in configurations)
+    excluded: list[int] = []
+    for byte in tried.get(states) or _printable_first(machine.next_bytes(configurations, position)):
         after = machine.read(configurations, byte, position)
         rank = (min((_distance(c, known) for c in after), default=UNBOUNDED), byte)
-        if after and (best is None or rank[0] < best[0]):
+        if not after:
+            excluded.append(byte)
+        elif best is None or rank[0] < best[0]:
             best, after_best = rank, after
-    return None if best is None else (best[1], after_best)
+    if best is None:
+        return None
+    tried[states] = [*excluded, best[1]]
+    return best[1], after_best
 
 
 def _distance(configuration: Configuration, known: Distances) -> int:

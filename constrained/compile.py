@@ -32,8 +32,18 @@ _lock = threading.Lock()
 
 def compile(spec: Spec, vocabulary: Vocabulary) -> CompiledGrammar:
     """The grammar of a spec over a vocabulary. Raises GrammarRefused (a value for the client, with its pointer)."""
-    key = msgspec.json.encode(spec)
+    key = key_of(spec)
     return cache_of(vocabulary).get(key, lambda engine: back_end(front_end(spec), engine))
+
+
+def key_of(spec: Spec) -> bytes:
+    """What equal specs share. Raises GrammarRefused for a text that is none."""
+    try:
+        return msgspec.json.encode(spec)
+    except UnicodeEncodeError as error:
+        raise GrammarRefused(
+            expected="Unicode text", got=error.object[error.start : error.end], at="#", hint="Half a surrogate pair."
+        ) from None
 
 
 def compile_grammar(grammar: ir.Grammar, engine: Engine) -> NetworkGrammar:

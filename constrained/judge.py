@@ -50,6 +50,11 @@ def judge(spec: Spec, tokens: Sequence[int], compile: Compile) -> list[Violation
     ]
 
 
+def judge_text(spec: JsonSchema, text: str) -> list[Violation]:
+    """What a text fails as the one value of a schema: where somebody else wrote it."""
+    return [Violation(part=0, pointer=failure.pointer, at=failure.at) for failure in _failures(_Part(spec, text))]
+
+
 def _failures(part: _Part) -> list[Failure]:
     try:
         return failures(Document(parse(part.schema.schema)), _value(part.text))

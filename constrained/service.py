@@ -7,12 +7,14 @@ request gets GrammarRefused with the limit's name. One key is compiled once, by 
 """
 
 import contextlib
+import logging
 import multiprocessing
 import pickle
 import queue
 import resource
 import signal
 import time
+import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -23,7 +25,7 @@ import msgspec
 from ramet.constrained.automaton import ir
 from ramet.constrained.automaton.lowering import lower
 from ramet.constrained.automaton.machine import Machine
-from ramet.constrained.compile import FrontEnd, back_end, cache_of, front_end
+from ramet.constrained.compile import FrontEnd, back_end, cache_of, front_end, key_of
 from ramet.constrained.disk_cache import DiskCache
 from ramet.constrained.grammar import CompiledGrammar, Engine
 from ramet.constrained.parts import Parts
@@ -32,6 +34,7 @@ from ramet.constrained.vocabulary import Vocabulary
 from ramet.runtime.errors import EngineFailed, GrammarRefused, NotBuilt, RametError, Verbatim
 
 MAX_SPEC_BYTES = 1 << 20
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +69,12 @@ class CompileService:
 
     def submit(self, spec: Spec) -> "Future[CompiledGrammar]":
         """The grammar, later. The future's exception is a GrammarRefused for what the client can mend."""
-        cached = cache_of(self.vocabulary).find(msgspec.json.encode(spec))
+        cached = cache_of(self.vocabulary).find(key_of(spec))
         return cached if cached is not None else self._threads.submit(self.compile, spec)
 
     def compile(self, spec: Spec) -> CompiledGrammar:
         """The grammar, waiting for it."""
-        key = msgspec.json.encode(spec)
+        key = key_of(spec)
         size = len(key) - key.count(b"\\")  # a schema is text inside the key: its quotation marks are escaped there
         if size > MAX_SPEC_BYTES:
             raise _over("spec size", f"at most {MAX_SPEC_BYTES} bytes", f"{size} bytes")
@@ -100,6 +103,15 @@ class CompileService:
         self.close()
 
     def _make(self, spec: Spec, key: bytes, engine: Engine) -> CompiledGrammar:
+        try:
+            return self._made(spec, key, engine)
+        except (RametError, MemoryError):
+            raise
+        except Exception as error:
+            _log.exception("the compiler failed")
+            raise _our_fault(f"{type(error).__name__}: {error}") from error
+
+    def _made(self, spec: Spec, key: bytes, engine: Engine) -> CompiledGrammar:
         kept = None if self._disk is None else self._disk.get(key)
         if kept is not None:
             return back_end(kept, engine)
@@ -117,6 +129,16 @@ class CompileService:
             raise _over(passed.limit, passed.allowed, "more") from None
         finally:
             self._idle.put(worker)
+
+
+def _our_fault(what: str) -> EngineFailed:
+    """Nobody's grammar should do this: a value for its request alone."""
+    failed = EngineFailed(
+        f"the grammar compiler failed on this schema or grammar ({what[:300]}). That is a fault of Ramet's, not of the "
+        "request; the log has the details, and other requests are not affected."
+    )
+    failed.at = "#"
+    return failed
 
 
 def _over(limit: str, expected: str, got: str) -> GrammarRefused:
@@ -230,7 +252,8 @@ class _Refusal(msgspec.Struct, frozen=True):
             )
         if self.kind == "NotBuilt":
             return NotBuilt(self.message.split(" is not built yet.")[0], hint=self.hint)
-        return EngineFailed(self.message)
+        _log.error("the grammar compiler's worker failed:\n%s", self.hint)
+        return _our_fault(f"{self.kind}: {self.message}")
 
 
 def _serve(pipe: Connection, cpu_s: int, memory_bytes: int) -> None:
@@ -242,30 +265,40 @@ def _serve(pipe: Connection, cpu_s: int, memory_bytes: int) -> None:
             job = pipe.recv_bytes()
         except (EOFError, OSError):
             return
-        pipe.send_bytes(pickle.dumps(_answer(job, cpu_s, memory_bytes)))
+        pipe.send_bytes(_answer(job, cpu_s, memory_bytes))
 
 
-def _answer(job: bytes, cpu_s: int, memory_bytes: int) -> object:
+def _answer(job: bytes, cpu_s: int, memory_bytes: int) -> bytes:
+    """The result, or why there is none, pickled. A result that is too deep or large for that is refused as well."""
     data, special = pickle.loads(job)
     try:
         _limit(cpu_s, memory_bytes)
-        grammar = front_end(msgspec.json.decode(data, type=Spec))
-        for part in grammar.items if isinstance(grammar, Parts) else (grammar,):
-            if isinstance(part, ir.Grammar):
-                machine = Machine()
-                machine.make(machine.start_of(lower(part, machine.space, special)))
-        return grammar
+        return pickle.dumps(_compiled(msgspec.json.decode(data, type=Spec), special))
     except MemoryError:
-        return _Refusal("MemoryError", "", limit="memory")
+        refusal = _Refusal("MemoryError", "", limit="memory")
     except RecursionError:
-        return _Refusal("GrammarRefused", "", "a grammar of ordinary nesting", "too deep a nesting", "#", "",
-                        "grammar_too_complex")  # fmt: skip
+        refusal = _Refusal("GrammarRefused", "", "a grammar of ordinary nesting", "too deep a nesting", "#", "",
+                           "grammar_too_complex")  # fmt: skip
     except GrammarRefused as error:
-        return _Refusal("GrammarRefused", str(error), error.expected, error.got, error.at or "", error.hint, error.code)
+        place = (error.expected, error.got, error.at or "", error.hint, error.code)
+        refusal = _Refusal("GrammarRefused", str(error), *place)
+    except NotBuilt as error:
+        refusal = _Refusal("NotBuilt", str(error))
     except Exception as error:
-        return _Refusal(type(error).__name__, str(error))
+        refusal = _Refusal(type(error).__name__, str(error), hint=traceback.format_exc()[-4000:])
     finally:
         _limit(None, None)
+    return pickle.dumps(refusal)
+
+
+def _compiled(spec: Spec, special: dict[str, int]) -> FrontEnd:
+    """What `front_end` makes, once it is known that lowering it goes well too."""
+    grammar = front_end(spec)
+    for part in grammar.items if isinstance(grammar, Parts) else (grammar,):
+        if isinstance(part, ir.Grammar):
+            machine = Machine()
+            machine.make(machine.start_of(lower(part, machine.space, special)))
+    return grammar
 
 
 def _limit(cpu_s: int | None, memory_bytes: int | None) -> None:

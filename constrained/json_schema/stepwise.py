@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ramet.constrained.json_schema.lowering import Lowering
 
 MAX_SITUATIONS = 3_000
+MAX_DISTINCT = 8
+"""Free keys that are told apart here."""
 
 _At = TypeVar("_At")
 
@@ -196,6 +198,8 @@ class _ObjectSteps:
         """Free keys, in parts where it matters which of them came."""
         position = 0 if self.lowering.any_order else len(self.order)
         wanted = self.record.minimum - len(self.record.required())
+        if wanted > MAX_DISTINCT:
+            self.lowering.refuse(f"minProperties asks for more than {MAX_DISTINCT} properties beyond the required ones")
         for each in self.free:
             demands = frozenset(i for i, (keys, _) in enumerate(self.demands) if keys in each.inside)
             number = _num_parts(wanted, has_demands=bool(demands))

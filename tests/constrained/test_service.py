@@ -1,5 +1,6 @@
 """Hostile input is answered in time, in another process, and the service goes on."""
 
+import pickle
 import sys
 import time
 from collections.abc import Iterator
@@ -7,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ramet.constrained import service as service_module
+from ramet.constrained.compile import compile
 from ramet.constrained.service import CompileLimits, CompileService
 from ramet.constrained.spec import Choice, JsonSchema, Lark, Regex, Spec
-from ramet.runtime.errors import GrammarRefused
+from ramet.runtime.errors import EngineFailed, GrammarRefused
 
 sys.path.insert(0, str(Path(__file__).parent))
 from vocabularies import byte_vocabulary
@@ -86,3 +89,43 @@ def test_memory_limit() -> None:
             poor.compile(JsonSchema(schema='{{"enum":[{}]}}'.format(",".join(f'"m{i}"' for i in range(20_000)))))
         with pytest.raises(GrammarRefused):
             poor.compile(Regex(pattern="["))
+
+
+@pytest.mark.parametrize(
+    "spec", [JsonSchema(schema='{"enum": ["\ud800"]}'), Regex(pattern="a\ud800"), Choice(choices=("\udfff",))]
+)
+def test_half_a_surrogate_pair_is_no_text(service: CompileService, spec: Spec) -> None:
+    for make in (service.compile, lambda each: compile(each, byte_vocabulary()), lambda each: service.submit(each)):
+        with pytest.raises(GrammarRefused, match="Unicode"):
+            make(spec)
+
+
+def test_a_fault_of_the_compiler_is_a_value_of_its_request(
+    service: CompileService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Found in neither: what would happen if the worker, or what follows here, met an error that nobody thought of."""
+
+    def break_down(*_: object) -> None:
+        raise TypeError("nobody thought of this")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service_module, "front_end", break_down)
+        job = pickle.dumps((b'{"type":"regex","pattern":"a"}', {}))
+        failed = pickle.loads(service_module._answer(job, 5, 1 << 30)).error()
+    with monkeypatch.context() as patch:
+        patch.setattr(service_module, "back_end", break_down)
+        with pytest.raises(EngineFailed) as caught:
+            service.compile(Regex(pattern="fresh"))
+    for error in (failed, caught.value):
+        assert isinstance(error, EngineFailed) and error.at == "#" and "TypeError: nobody thought" in str(error)
+    assert "break_down" in caplog.text, "the log has the traceback"
+    assert service.compile(Regex(pattern="fresh")).initial().advance_bytes(b"fresh").accepting, "it is not remembered"
+
+
+@pytest.mark.parametrize("schema", ['{"minLength": 100000}', '{"minItems": 1e22}', '{"maxProperties": 1e22}'])
+def test_a_way_out_is_looked_for_for_a_moment_only(schema: str) -> None:
+    """Found by random schemas: five seconds for a string that has to be long."""
+    state = compile(JsonSchema(schema=schema), byte_vocabulary()).initial().advance_bytes(b'"')
+    begun = time.monotonic()
+    state.min_tokens_to_accept()
+    assert time.monotonic() - begun < 2.0
