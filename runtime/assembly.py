@@ -7,18 +7,19 @@ the business of the part that it hands to the next.
 import functools
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import torch
 
 from ramet.constrained.spec import Spec
+from ramet.radix.eviction import EvictionOrder, LeastRecentlyUsed
 from ramet.radix.tree import RadixTree
 from ramet.runtime import calibration
 from ramet.runtime.chat_template import ChatTemplate
 from ramet.runtime.clock import Clock, SystemClock
-from ramet.runtime.config import AdmissionConfig, OrderName, SchedulingConfig
+from ramet.runtime.config import AdmissionConfig, OrderName, QuotaConfig, SchedulingConfig
 from ramet.runtime.engine import Engine
 from ramet.runtime.errors import BadRequest, NotBuilt
 from ramet.runtime.execution.local import LocalExecutor
@@ -40,6 +41,7 @@ from ramet.runtime.scheduler.policies.base import Order
 from ramet.runtime.scheduler.policies.fcfs import FirstComeFirstServed
 from ramet.runtime.scheduler.policies.longest_prefix import LongestPrefixFirst
 from ramet.runtime.scheduler.program_scheduling import program_scheduling
+from ramet.runtime.scheduler.quota import Quotas, over_quota_first
 from ramet.runtime.scheduler.scheduler import Scheduler
 from ramet.runtime.types import ModelCard
 from ramet.runtime.weights.discover import find_model
@@ -94,6 +96,7 @@ class Options:
     kv_host_gb: float | None = None
     cuda_graphs: bool | None = None
     tuning: bool | None = None
+    quotas: QuotaConfig = field(default_factory=QuotaConfig)
 
 
 def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient:
@@ -121,7 +124,9 @@ def assemble(options: Options, progress: BytesRead | None = None) -> LocalClient
     card, template = _card(options, loaded, num_pages), _template(options, loaded)
     tier = _disk_tier(options, loaded, executor, card.fingerprint)
     engine = _engine(options, allocator, executor, SystemClock(), tier)
-    return LocalClient(engine, loaded.tokenizer, card, template, compile_grammar=compile_grammar).start()
+    limit = options.quotas.tenant_branches
+    client = LocalClient(engine, loaded.tokenizer, card, template, compile_grammar, max_tenant_branches=limit)
+    return client.start()
 
 
 def _check(options: Options) -> None:
@@ -345,18 +350,23 @@ def _engine(
 ) -> Engine:
     tree = RadixTree(options.page_size, clock=clock.now) if options.cache else None
     admission = AdmissionConfig(max_step_tokens=_step_tokens(options), max_running=options.max_running)
+    quotas = None if options.quotas == QuotaConfig() else Quotas(options.quotas)
     if options.policy == "fcfs" or options.policy == "lpm":
-        cache = PrefixCache(allocator, options.page_size, tree, tier=tier)
+        cache = PrefixCache(allocator, options.page_size, tree, _minding(quotas, LeastRecentlyUsed()), tier)
         order = _order(SchedulingConfig(order=options.policy))
-        scheduler = Scheduler(cache, order, PageAdmission(admission), clock, StepPace(_MAX_STALL_S))
+        scheduler = Scheduler(cache, order, PageAdmission(admission), clock, StepPace(_MAX_STALL_S), quotas)
         return Engine(scheduler, executor, mover=executor.mover)
     if tree is None:
         raise BadRequest(expected="fcfs or lpm where the cache is off", got=options.policy, at="policy")
     pool_tokens = allocator.num_pages * options.page_size
     programs = program_scheduling(options.policy, tree=tree, pool_tokens=pool_tokens, admission=admission, clock=clock)
-    cache = PrefixCache(allocator, options.page_size, tree, programs.eviction, tier)
-    scheduler = Scheduler(cache, programs.order, programs.admission, clock, StepPace(_MAX_STALL_S))
+    cache = PrefixCache(allocator, options.page_size, tree, _minding(quotas, programs.eviction), tier)
+    scheduler = Scheduler(cache, programs.order, programs.admission, clock, StepPace(_MAX_STALL_S), quotas)
     return Engine(scheduler, executor, programs.feed, executor.mover)
+
+
+def _minding(quotas: Quotas | None, order: EvictionOrder) -> EvictionOrder:
+    return order if quotas is None else over_quota_first(order, quotas)
 
 
 def _step_tokens(options: Options) -> int:

@@ -15,7 +15,7 @@ import msgspec
 from ramet.radix.node import Cursor
 from ramet.runtime.chat_template import GUARD
 from ramet.runtime.conversation import Conversation
-from ramet.runtime.errors import BadRequest, NotFound
+from ramet.runtime.errors import BadRequest, Busy, NotFound
 from ramet.runtime.literals import Pending, TextCodec, guard
 from ramet.runtime.scheduler.token_row import TokenRow
 from ramet.runtime.types import BranchHandle, GapKind, Mark, ProgramSpec, Usage
@@ -149,8 +149,10 @@ MAX_BRANCHES = 16_384
 class BranchTable:
     """All live programs. Not thread-safe by itself: its owner holds a lock around a verb."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_tenant_branches: int | None = None) -> None:
+        """`max_tenant_branches`: open at once in all programs of one tenant; None: no limit."""
         self._programs: dict[str, Program] = {}
+        self._max_tenant_branches = max_tenant_branches
         self._serials = itertools.count()
 
     @property
@@ -165,6 +167,7 @@ class BranchTable:
         return list(self._programs.values())
 
     def open(self, spec: ProgramSpec) -> BranchHandle:
+        self._require_room(spec.tenant, 1)
         program_id = spec.program_id or f"program-{secrets.token_hex(6)}"
         if program_id in self._programs:
             if spec.join:
@@ -215,8 +218,9 @@ class BranchTable:
             raise NotFound(f"program {program_id!r} is not open")
         return self._programs[program_id]
 
-    def adopt(self, spec: ProgramSpec, closed_usage: Usage) -> Program:
+    def adopt(self, spec: ProgramSpec, closed_usage: Usage, num_branches: int) -> Program:
         """A program that was open before, without its branches yet."""
+        self._require_room(spec.tenant, num_branches)
         program_id = spec.program_id or ""
         if program_id in self._programs:
             raise BadRequest(
@@ -241,8 +245,18 @@ class BranchTable:
                 at="$.n",
                 hint=f"A program has at most {MAX_BRANCHES} open branches; close those that are done.",
             )
+        self._require_room(branch.program.spec.tenant, n)
         branch.pending = branch.pending.shared()
         return [self._child(branch).handle for _ in range(n)]
+
+    def _require_room(self, tenant: str, num_more: int) -> None:
+        limit = self._max_tenant_branches
+        if limit is None:
+            return
+        num_open = sum(len(each.branches) for each in self._programs.values() if each.spec.tenant == tenant)
+        if num_open + num_more > limit:
+            said = f"the tenant has {num_open} open branches and wants {num_more} more"
+            raise Busy(f"{said}; it may have {limit} (`--tenant-branches`)", retry_after_s=2.0)
 
     def _new_branch(self, program: Program) -> Branch:
         branch_id = next(program.branch_ids)

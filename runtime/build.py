@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ramet.runtime.config import OrderName
+from ramet.runtime.config import OrderName, QuotaConfig
 from ramet.runtime.threads import settle_environment
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ def build_engine(
     kv_host_gb: float | None = None,
     cuda_graphs: bool | None = None,
     tuning: bool | None = None,
+    tenant_kv_tokens: int | None = None,
+    program_kv_tokens: int | None = None,
+    tenant_waiting: int | None = None,
+    tenant_branches: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> LocalClient:
     """Load a model and start an engine for it on a thread of this process. `stop()` the client when done with it.
@@ -80,6 +84,10 @@ def build_engine(
                      them yet (docs/kernels.md)
     tuning           blocks of the Triton kernels that a step launches are timed once per device, and kept on disk;
                      None: on a GPU
+    tenant_kv_tokens    KV tokens that one tenant's turns in flight may hold; more are refused (429), and of its cached
+    program_kv_tokens   KV what is beyond four fifths of that goes first. The same of one program's turns
+    tenant_waiting      turns of one tenant that may wait to start
+    tenant_branches     branches of one tenant that may be open. None, each: no limit
     progress         called with the bytes read so far and in all
 
     Raises ModelNotFound, UnsupportedModel, WeightsCorrupt, NotEnoughMemory (with the setting that would fit),
@@ -111,5 +119,11 @@ def build_engine(
         kv_host_gb=kv_host_gb,
         cuda_graphs=cuda_graphs,
         tuning=tuning,
+        quotas=QuotaConfig(
+            tenant_kv_tokens=tenant_kv_tokens,
+            program_kv_tokens=program_kv_tokens,
+            tenant_waiting=tenant_waiting,
+            tenant_branches=tenant_branches,
+        ),
     )
     return assembly.assemble(options, progress)

@@ -16,6 +16,7 @@ from ramet.runtime.conversation import Conversation
 from ramet.runtime.errors import BadRequest
 from ramet.runtime.literals import Follows, Pending
 from ramet.runtime.scheduler.token_row import ID_TYPE, TokenRow
+from ramet.runtime.sealed_file import Unsealed, seal, unseal
 from ramet.runtime.types import BranchHandle, GapKind, GenerateSpec, ModelCard, ProgramSpec, Usage
 
 
@@ -85,6 +86,26 @@ class SavedProgram(msgspec.Struct, frozen=True, kw_only=True):
     """Each once: branches and marks mostly share them."""
     closed_usage: Usage
     next_branch_id: int
+
+
+KIND, VERSION = b"RAMETPRG", 1
+
+
+def pack(saved: SavedProgram) -> bytes:
+    """As it travels: under a seal, so that what arrives is what was written, or refused."""
+    content = msgspec.msgpack.encode(saved)
+    return seal(KIND, VERSION, content) + content
+
+
+def unpack(data: bytes) -> SavedProgram:
+    """Raises BadRequest where it is torn, changed, of another version, or no checkpoint."""
+    try:
+        return msgspec.msgpack.decode(unseal(KIND, VERSION, data), type=SavedProgram)
+    except (Unsealed, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        hint = "Nothing was restored. Take an older checkpoint, or run the program anew."
+        raise BadRequest(
+            expected="a whole checkpoint", got=str(error), at="$", hint=hint, code="checkpoint_corrupt"
+        ) from None
 
 
 def identity(card: ModelCard) -> ModelIdentity:
@@ -164,20 +185,40 @@ def check_model(saved: SavedProgram, card: ModelCard) -> None:
 
 def restore_program(saved: SavedProgram, table: BranchTable, vocabulary_size: int, now_s: float) -> list[BranchHandle]:
     """Open the program again, with the ids it had. Branches whose turn was running keep it as `unfinished`."""
-    if not saved.branches:
-        raise BadRequest(expected="a program with an open branch", got="none", at="checkpoint.branches")
-    program = table.adopt(saved.spec, saved.closed_usage)
+    _check_rows(saved)
+    rows = [_from_bytes(each.tokens, vocabulary_size) for each in saved.branches]
+    program = table.adopt(saved.spec, saved.closed_usage, len(saved.branches))
     program.branch_ids = itertools.count(saved.next_branch_id)
-    for each in saved.branches:
-        program.branches[each.branch_id] = _restore_branch(each, program, saved.conversations, vocabulary_size, now_s)
+    for each, tokens in zip(saved.branches, rows, strict=True):
+        program.branches[each.branch_id] = _restore_branch(each, program, saved.conversations, tokens, now_s)
         table.skip_serials(max((mark.serial for mark in each.marks), default=-1))
     return [branch.handle for branch in program.branches.values()]
 
 
+def _check_rows(saved: SavedProgram) -> None:
+    """Rows that refer to each other: whoever wrote them may not have been us."""
+    if not saved.branches:
+        raise BadRequest(expected="a program with an open branch", got="none", at="checkpoint.branches")
+    if not saved.spec.program_id:
+        raise BadRequest(expected="a program id", got="none", at="checkpoint.spec.program_id")
+    ids = [branch.branch_id for branch in saved.branches]
+    if len(set(ids)) < len(ids) or not 0 <= min(ids) <= max(ids) < saved.next_branch_id:
+        raise BadRequest(expected=f"different ids below {saved.next_branch_id}", got=ids, at="checkpoint.branches")
+    places = range(len(saved.conversations))
+    for branch in saved.branches:
+        num_tokens = len(branch.tokens) // 4
+        fits = len(branch.tokens) % 4 == 0 and branch.conversation in places
+        fits = fits and all(0 <= mark.num_tokens <= num_tokens and mark.conversation in places for mark in branch.marks)
+        if not fits or (branch.turn is not None and not 0 < branch.turn.num_prompt <= num_tokens):
+            raise BadRequest(
+                expected="rows that refer to each other", got=f"branch {branch.branch_id}", at="checkpoint.branches"
+            )
+
+
 def _restore_branch(
-    saved: SavedBranch, program: Program, conversations: list[Conversation], vocabulary_size: int, now_s: float
+    saved: SavedBranch, program: Program, conversations: list[Conversation], tokens: TokenRow, now_s: float
 ) -> Branch:
-    tokens, pending, gap = _from_bytes(saved.tokens, vocabulary_size), saved.pending, saved.gap
+    pending, gap = saved.pending, saved.gap
     return Branch(
         BranchHandle(program.spec.program_id or "", saved.branch_id),
         program,

@@ -73,6 +73,21 @@ class TierConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaConfig:
+    """What one tenant (an API key, or who a program says) or one program may have at once; None: no limit. Read by
+    scheduler/quota.py and by whoever opens branches."""
+
+    tenant_kv_tokens: int | None = None
+    """KV tokens of its turns in flight; its cached KV beyond four fifths of that goes first."""
+    program_kv_tokens: int | None = None
+    """KV tokens of one program's turns in flight."""
+    tenant_waiting: int | None = None
+    """Turns that wait to start."""
+    tenant_branches: int | None = None
+    """Open branches of all its programs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingConfig:
     """Read by whoever builds a Scheduler."""
 

@@ -86,12 +86,14 @@ class LocalClient:
         card: ModelCard,
         template: ChatTemplate | None = None,
         compile_grammar: GrammarCompiler | None = None,
+        max_tenant_branches: int | None = None,
     ) -> None:
-        """`compile_grammar`: the compiler that the executor has too; it keeps what it compiled. None: there is none."""
+        """`compile_grammar`: the compiler that the executor has too; it keeps what it compiled. None: there is none.
+        `max_tenant_branches`: open at once; None: no limit."""
         self._engine, self._codec, self._card = engine, codec, card
         self._compile_grammar = compile_grammar
         self._template = template or ChatTemplate(None)
-        self._branches = BranchTable()
+        self._branches = BranchTable(max_tenant_branches)
         self._lock = threading.Lock()
         self._request_ids = itertools.count(1)
         self._on_end: dict[int, Callable[[Ended], None]] = {}
@@ -436,6 +438,9 @@ class LocalClient:
     async def restore(self, program: SavedProgram) -> list[BranchHandle]:
         self._require_life()
         check_model(program, self._card)
+        for saved in program.branches:
+            if saved.turn is not None:
+                check_spec(saved.turn.spec, self._codec.vocabulary_size)
         now_s = self._engine.scheduler.clock.now()
         with self._lock:
             handles = restore_program(program, self._branches, self._codec.vocabulary_size, now_s)

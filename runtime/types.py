@@ -422,6 +422,8 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Places drawn under a grammar whose mask the device made, ..."""
     grammar_host_masks_total: int = 0
     """... and those whose mask the host made."""
+    quota_refused_total: int = 0
+    """Turns refused because their tenant or program was at its limit."""
     tree_nodes: int = 0
     host_hit_tokens_total: int = 0
     """Of `cached_tokens_total`, those that a prompt found because they came back from the host tier for it, ..."""

@@ -22,6 +22,7 @@ from ramet.runtime.kv.allocator import PageAllocator
 from ramet.runtime.kv.page_keys import PageKey
 from ramet.runtime.kv.tier import DiskTier
 from ramet.runtime.scheduler.open_pages import OpenPages
+from ramet.runtime.scheduler.quota import Quotas
 from ramet.runtime.scheduler.reload import Reload
 from ramet.runtime.scheduler.sequence import Sequence
 from ramet.runtime.scheduler.tails import PathKey, Tail
@@ -73,6 +74,8 @@ class PrefixCache:
         tier: DiskTier | None = None,
     ) -> None:
         """`tier`: where pages go that leave the tree, and come from again; None: nowhere."""
+        self.quotas: Quotas | None = None
+        """Is told what lies in the tree, and whose it is."""
         self.tier = tier
         self._reloads: dict[PageKey, Reload] = {}
         self._reload_of_slot: dict[int, Reload] = {}
@@ -210,6 +213,7 @@ class PrefixCache:
         num_freed = 0
         for evicted in self.tree.evict(num_pages, self.order, on_behalf_of=on_behalf_of):
             self.num_evicted_tokens += len(evicted.tokens)
+            self._note_cached(evicted.owner, -len(evicted.pages))
             num_freed += self._forget(evicted.pages.tolist())
         return num_freed
 
@@ -225,6 +229,10 @@ class PrefixCache:
     def _free(self, pages: list[int]) -> None:
         if pages:
             self.allocator.free(pages)
+
+    def _note_cached(self, owner: str, num_pages: int) -> None:
+        if self.quotas is not None:
+            self.quotas.cached(owner, num_pages * self.page_size)
 
     # From the disk tier ----------------------------------------------------------------------------------------------
 
@@ -274,6 +282,7 @@ class PrefixCache:
         tokens = reload.tokens[: num_usable * self.page_size]
         if num_usable:
             inserted = self.tree.insert(reload.lease, tokens, pages[:num_usable], owner=reload.owner)
+            self._note_cached(reload.owner, num_usable - len(inserted.duplicates))
             self._free(inserted.duplicates)
         self._free(pages[num_usable:])
         reload.lease.release()
@@ -318,6 +327,7 @@ class PrefixCache:
         seq.num_tree_pages = num_whole
         self.num_changes += 1
         self.num_owned -= num_whole - first
+        self._note_cached(seq.program_id, num_whole - first - len(inserted.duplicates))
         self._free(inserted.duplicates)
         self.open_pages.move(seq, int(inserted.pages[-1]))
 
@@ -369,6 +379,7 @@ class PrefixCache:
         """Free at once what only a closed branch used, from the end of its path up to `keep_tokens`."""
         if self.tree is not None:
             for evicted in self.tree.prune(cursor, keep_tokens):
+                self._note_cached(evicted.owner, -len(evicted.pages))
                 self._forget(evicted.pages.tolist(), saves=False)
 
     def flush(self) -> int:

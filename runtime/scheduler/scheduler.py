@@ -20,6 +20,7 @@ from ramet.runtime.scheduler.choices import sequence_of
 from ramet.runtime.scheduler.groups import shared_groups
 from ramet.runtime.scheduler.pace import StepPace
 from ramet.runtime.scheduler.policies.base import Order
+from ramet.runtime.scheduler.quota import Quotas
 from ramet.runtime.scheduler.sequence import Ending, Request, Sequence
 from ramet.runtime.scheduler.step import Share, StepDraft
 from ramet.runtime.scheduler.waiting import WaitingRoom
@@ -80,9 +81,16 @@ class Scheduler:
     """schedule() and commit() take turns; submit() and abort() come between them. One thread."""
 
     def __init__(
-        self, cache: PrefixCache, order: Order, admission: Admission, clock: Clock, pace: StepPace | None = None
+        self,
+        cache: PrefixCache,
+        order: Order,
+        admission: Admission,
+        clock: Clock,
+        pace: StepPace | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
-        """`pace` None: prompts take all that decoding leaves of a step."""
+        """`pace` None: prompts take all that decoding leaves of a step. `quotas` None: nobody has a limit."""
+        self.quotas = cache.quotas = quotas
         self.cache, self.order, self.admission, self.clock, self.pace = cache, order, admission, clock, pace
         self.counters = Counters()
         self._max_running = min(admission.max_running, admission.max_step_tokens)  # each decodes in every step
@@ -104,7 +112,10 @@ class Scheduler:
         """Take a request. One that can never run is answered with a Failed event."""
         now = self.clock.now()
         seq = sequence_of(request, now)
-        if (refusal := self._refusal(seq)) is not None:
+        refusal = self._refusal(seq)
+        if refusal is None and self.quotas is not None:
+            refusal = self.quotas.charge(seq)
+        if refusal is not None:
             self._outbox.append((seq.id, refusal))
             self._ended.append(Ended(seq, request.cursor, 0, Ending("error", failed=refusal)))
             return
@@ -274,6 +285,8 @@ class Scheduler:
             return False
         self._waiting.remove(seq)
         self._running[seq.id], seq.is_running = seq, True
+        if self.quotas is not None:
+            self.quotas.started(seq)
         if seq.admitted_s is None:
             seq.miss = self.cache.explain(seq, found)  # before anything is evicted for it
         if (copy := self.cache.acquire(seq, found)) is not None:
@@ -412,6 +425,8 @@ class Scheduler:
         self._outbox.extend((seq.id, event) for event in seq.end(ending, now))
         num_computed = min(seq.num_computed, seq.num_tokens)
         cursor = self.cache.give(seq) or seq.request.cursor
+        if self.quotas is not None:
+            self.quotas.release(seq)
         seq.is_running = False
         self._ended.append(Ended(seq, cursor, num_computed, ending))
         self._count(seq)
@@ -480,5 +495,6 @@ class Scheduler:
             drafted_tokens_total=counters.drafted_tokens,
             accepted_tokens_total=counters.accepted_tokens,
             tree_nodes=self.cache.num_nodes,
+            quota_refused_total=self.quotas.num_refused if self.quotas is not None else 0,
             **self.cache.tier_counts(),
         )

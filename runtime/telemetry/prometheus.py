@@ -41,6 +41,12 @@ _COUNTERS: tuple[tuple[str, str, str, str], ...] = (
     ("computed_tokens_total", "ramet_computed_tokens", "", "Tokens that went through the model."),
     ("generated_tokens_total", "ramet_generated_tokens", "vllm:generation_tokens", "Tokens generated."),
     ("evicted_tokens_total", "ramet_evicted_tokens", "", "Tokens whose KV was evicted."),
+    (
+        "quota_refused_total",
+        "ramet_quota_refused",
+        "",
+        "Turns refused because their tenant or program was at its limit.",
+    ),
     ("recomputed_tokens_total", "ramet_recomputed_tokens", "", "Tokens computed again after eviction or preemption."),
     (
         "preemptions_total",

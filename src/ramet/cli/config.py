@@ -9,11 +9,11 @@ def main(file: Annotated[str | None, typer.Option(help="A TOML file instead of r
     """Print each setting of the server and the engine with its source. Keys are counted, never shown."""
     from pathlib import Path
 
-    from ramet.runtime.config import ModelOptions, TierConfig
+    from ramet.runtime.config import ModelOptions, QuotaConfig, TierConfig
     from ramet.runtime.serve.config import ServeConfig
     from ramet.runtime.settings import Found, resolve
 
-    for kind in (ServeConfig, ModelOptions, TierConfig):
+    for kind in (ServeConfig, ModelOptions, TierConfig, QuotaConfig):
         _, found = resolve(kind, {}, file=Path(file) if file else None)
         print(f"[{kind.__name__}]")
         for item in found:

@@ -87,6 +87,18 @@ def main(
         bool | None, typer.Option(help="Time kernel blocks once; on where there is a GPU.", rich_help_panel=_MODEL)
     ] = None,
     policy: Annotated[str | None, typer.Option(help="Who goes first: fcfs, lpm, ...", rich_help_panel=_MODEL)] = None,
+    tenant_kv_tokens: Annotated[
+        int | None, typer.Option(help="KV tokens that a key's turns in flight may hold.", rich_help_panel=_LIMITS)
+    ] = None,
+    program_kv_tokens: Annotated[
+        int | None, typer.Option(help="The same of a program.", rich_help_panel=_LIMITS)
+    ] = None,
+    tenant_waiting: Annotated[
+        int | None, typer.Option(help="Turns of a key that may wait to start.", rich_help_panel=_LIMITS)
+    ] = None,
+    tenant_branches: Annotated[
+        int | None, typer.Option(help="Branches of a key that may be open.", rich_help_panel=_LIMITS)
+    ] = None,
     max_body: Annotated[int | None, typer.Option(help="Largest body, bytes.", rich_help_panel=_LIMITS)] = None,
     max_in_flight: Annotated[int | None, typer.Option(help="Requests at once.", rich_help_panel=_LIMITS)] = None,
     drain_s: Annotated[
@@ -100,7 +112,7 @@ def main(
 ) -> None:
     """Serve a model. Every setting that `ramet config` lists can also stand in the environment (RAMET_PORT=...) or in
     ramet.toml."""
-    from ramet.runtime.config import ModelOptions, TierConfig
+    from ramet.runtime.config import ModelOptions, QuotaConfig, TierConfig
     from ramet.runtime.serve.config import ServeConfig
     from ramet.runtime.serve.server import run_server
 
@@ -130,8 +142,16 @@ def main(
             cuda_graphs=cuda_graphs, tuning=tuning,
         ),
     )  # fmt: skip
+    quotas, _ = resolve(
+        QuotaConfig,
+        dict(
+            tenant_kv_tokens=tenant_kv_tokens, program_kv_tokens=program_kv_tokens,
+            tenant_waiting=tenant_waiting, tenant_branches=tenant_branches,
+        ),
+    )  # fmt: skip
     engine = dict(
         **asdict(options),
+        **asdict(quotas),
         kv_disk=tier.kv_disk,
         kv_disk_gb=tier.kv_disk_gb if tier.kv_disk is not None else None,
         kv_host_gb=tier.kv_host_gb,

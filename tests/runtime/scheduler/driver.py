@@ -87,13 +87,14 @@ class Driver:
         context_length: int = 1 << 20,
         choices: Choices | None = None,
         num_known: int = 0,
+        tenant: str = "",
     ) -> int:
         spec = spec or GenerateSpec(max_tokens=8, sampling=GREEDY, ignore_eos=True)
         request = Request(
             request_id=next(self._ids),
             tokens=tokens if isinstance(tokens, TokenRow) else TokenRow(tokens),
             spec=spec,
-            program=ProgramSpec(program_id=program, priority=priority),
+            program=ProgramSpec(program_id=program, priority=priority, tenant=tenant),
             namespace=namespace,
             cursor=cursor,
             num_known=num_known,
