@@ -69,3 +69,10 @@ class TextBody(msgspec.Struct, frozen=True, kw_only=True):
 
 class Flushed(msgspec.Struct, frozen=True, kw_only=True):
     num_pages: int
+
+
+class RestoredProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to `POST /v1/programs/restore`, whose body is what `checkpoint` answered."""
+
+    program_id: str
+    branch_ids: list[int]

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from ramet.lang.loop import PROGRAMS
 from ramet.runtime.errors import BadRequest, Unavailable
 
+JSON, OCTETS = "application/json", "application/octet-stream"
 _MAX_IDLE = 64
 _LINE_LIMIT = 1 << 24
 """Bytes of one line: an event with the logprobs of a long prompt is long."""
@@ -50,9 +51,9 @@ class HttpClient:
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         weakref.finalize(self, _close_soon, self._idle)
 
-    async def request(self, method: str, path: str, body: bytes | None = None) -> Response:
+    async def request(self, method: str, path: str, body: bytes | None = None, content_type: str = JSON) -> Response:
         """One exchange, read to the end."""
-        connection, status, headers = await self._send(method, path, body)
+        connection, status, headers = await self._send(method, path, body, content_type)
         try:
             content = b"".join([part async for part in _content(connection.reader, headers)])
         except BaseException:
@@ -78,11 +79,13 @@ class HttpClient:
             else:
                 connection.writer.close()
 
-    async def _send(self, method: str, path: str, body: bytes | None) -> tuple[_Connection, int, dict[str, str]]:
+    async def _send(
+        self, method: str, path: str, body: bytes | None, content_type: str = JSON
+    ) -> tuple[_Connection, int, dict[str, str]]:
         while True:
             connection = await self._connection()
             try:
-                connection.writer.write(self._head(method, path, body) + (body or b""))
+                connection.writer.write(self._head(method, path, body, content_type) + (body or b""))
                 await connection.writer.drain()
                 status, headers = await _read_head(connection.reader)
                 return connection, status, headers
@@ -97,10 +100,10 @@ class HttpClient:
                 connection.writer.close()
                 raise
 
-    def _head(self, method: str, path: str, body: bytes | None) -> bytes:
+    def _head(self, method: str, path: str, body: bytes | None, content_type: str) -> bytes:
         headers = dict(self._headers)
         if body is not None:
-            headers |= {"content-type": "application/json", "content-length": str(len(body))}
+            headers |= {"content-type": content_type, "content-length": str(len(body))}
         lines = [f"{method} {self._prefix}{path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 

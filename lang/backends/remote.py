@@ -14,8 +14,9 @@ from urllib.parse import quote
 import msgspec
 
 from ramet.lang.backends.base import ConnectOnce
-from ramet.lang.backends.http import HttpClient, Refused, Response
+from ramet.lang.backends.http import JSON, OCTETS, HttpClient, Refused, Response
 from ramet.lang.backends.patience import once_ready
+from ramet.runtime.checkpoint import SavedProgram, pack, unpack
 from ramet.runtime.client import EngineClient
 from ramet.runtime.errors import EngineFailed, NotBuilt, RametError
 from ramet.runtime.failures import to_error
@@ -27,6 +28,7 @@ from ramet.runtime.program_wire import (
     GapBody,
     MarkBody,
     OpenedProgram,
+    RestoredProgram,
     SelectBody,
     TextBody,
     TokensBody,
@@ -71,8 +73,23 @@ class RemoteClient:
     async def extend(self, branch: BranchHandle, pieces: Sequence[Piece]) -> None:
         await self._ask("POST", _path(branch, "extend"), ExtendBody(pieces=list(pieces)), None)
 
-    async def generate(self, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Event]:
-        events = self._http.events(_path(branch, "generate"), msgspec.json.encode(spec))
+    def generate(self, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Event]:
+        return self._events(_path(branch, "generate"), msgspec.json.encode(spec))
+
+    async def checkpoint(self, program_id: str) -> SavedProgram:
+        """The server gives what it keeps of the program; nothing is written there."""
+        return unpack((await _exchange(self._http, "POST", f"{_program(program_id)}/checkpoint", b"{}")).body)
+
+    async def restore(self, program: SavedProgram) -> list[BranchHandle]:
+        response = await _exchange(self._http, "POST", "/v1/programs/restore", pack(program), OCTETS)
+        restored = _decoded(response, "/v1/programs/restore", RestoredProgram)
+        return [BranchHandle(restored.program_id, identity) for identity in restored.branch_ids]
+
+    def resume(self, branch: BranchHandle) -> AsyncIterator[Event]:
+        return self._events(_path(branch, "resume"), b"{}")
+
+    async def _events(self, path: str, body: bytes) -> AsyncIterator[Event]:
+        events = self._http.events(path, body)
         async with aclosing(events) as stream:  # type: ignore[type-var]
             try:
                 finished = False
@@ -121,7 +138,7 @@ class RemoteClient:
         await self._ask("POST", _path(branch, "gap"), GapBody(kind=kind, tool=tool, expected_s=expected_s), None)
 
     async def close(self, branch: BranchHandle, *, program: bool = False) -> Usage:
-        path = f"/v1/programs/{quote(branch.program_id, safe='')}" if program else _path(branch)
+        path = _program(branch.program_id) if program else _path(branch)
         return await self._ask("DELETE", path, None, Usage)
 
     async def tokens(self, branch: BranchHandle) -> list[int]:
@@ -149,19 +166,26 @@ class RemoteClient:
 
 
 async def ask(http: HttpClient, method: str, path: str, body: object, answer: type[T] | None) -> T:
-    """One exchange; an answer that is an error is raised."""
+    """One exchange in JSON; an answer that is an error is raised."""
+    response = await _exchange(http, method, path, None if body is None else msgspec.json.encode(body))
+    return None if answer is None else _decoded(response, path, answer)  # type: ignore[return-value]
+
+
+async def _exchange(http: HttpClient, method: str, path: str, body: bytes | None, content_type: str = JSON) -> Response:
     try:
-        response = await http.request(method, path, None if body is None else msgspec.json.encode(body))
+        response = await http.request(method, path, body, content_type)
     except (ConnectionError, asyncio.IncompleteReadError) as broken:
         raise EngineFailed(f"the server's answer broke off: {broken}") from None
     if response.status >= 300:
         raise error_of(response)
-    if answer is None:
-        return None  # type: ignore[return-value]
+    return response
+
+
+def _decoded(response: Response, path: str, answer: type[T]) -> T:
     try:
         return msgspec.json.decode(response.body, type=answer)
     except msgspec.MsgspecError as error:
-        raise EngineFailed(f"{method} {path} was answered with something else: {error}") from None
+        raise EngineFailed(f"{path} was answered with something else: {error}") from None
 
 
 def error_of(response: Response) -> RametError:
@@ -175,8 +199,12 @@ def error_of(response: Response) -> RametError:
     return to_error(Failed(status=response.status, code=code, message=message, at=at, retry_after_s=retry_after_s))
 
 
+def _program(program_id: str) -> str:
+    return f"/v1/programs/{quote(program_id, safe='')}"
+
+
 def _path(branch: BranchHandle, verb: str | None = None) -> str:
-    path = f"/v1/programs/{quote(branch.program_id, safe='')}/branches/{branch.branch_id}"
+    path = f"{_program(branch.program_id)}/branches/{branch.branch_id}"
     return path if verb is None else f"{path}/{verb}"
 
 

@@ -17,8 +17,8 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from ramet.runtime.client import EngineClient
-from ramet.runtime.errors import BadRequest, EngineFailed, RametError
+from ramet.runtime.client import EngineClient, KeepsPrograms
+from ramet.runtime.errors import BadRequest, EngineFailed, NotBuilt, RametError
 from ramet.runtime.failures import to_failed
 from ramet.runtime.serve import frames
 from ramet.runtime.types import Event
@@ -59,6 +59,8 @@ class EngineServer:
         try:
             if isinstance(call.verb, frames.Generate):
                 await self._stream(call.id, self.client.generate(call.verb.branch, call.verb.spec))
+            elif isinstance(call.verb, frames.Resume):
+                await self._stream(call.id, self._keeper.resume(call.verb.branch))
             else:
                 value = await self._perform(call.verb)
                 self.emit(frames.Value(call.id, msgspec.Raw(frames.encode(value))))
@@ -110,9 +112,19 @@ class EngineServer:
                 return await client.statistics()
             case frames.FlushCache():
                 return await client.flush_cache()
+            case frames.Checkpoint():
+                return await self._keeper.checkpoint(verb.program_id)
+            case frames.Restore():
+                return await self._keeper.restore(verb.program)
             case _:
                 raise EngineFailed(f"the engine knows no verb {type(verb).__name__}")
         return None
+
+    @property
+    def _keeper(self) -> KeepsPrograms:
+        if not isinstance(self.client, KeepsPrograms):
+            raise NotBuilt(f"a checkpoint on {type(self.client).__name__}")
+        return self.client
 
     def emit(self, answer: frames.Answer) -> None:
         """Queue an answer; what one turn of the loop produced goes out together."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ramet.runtime.checkpoint import SavedProgram
 from ramet.runtime.types import (
     BranchHandle,
     Event,
@@ -104,6 +105,20 @@ class FlushCache(msgspec.Struct, frozen=True, tag="flush_cache"):
     pass
 
 
+class Checkpoint(msgspec.Struct, frozen=True, tag="checkpoint"):
+    program_id: str
+
+
+class Restore(msgspec.Struct, frozen=True, tag="restore"):
+    program: SavedProgram
+
+
+class Resume(msgspec.Struct, frozen=True, tag="resume"):
+    """Answered with events, as Generate is."""
+
+    branch: BranchHandle
+
+
 Verb = (
     Open
     | Extend
@@ -121,6 +136,9 @@ Verb = (
     | Detokenize
     | Statistics
     | FlushCache
+    | Checkpoint
+    | Restore
+    | Resume
 )
 
 

@@ -14,6 +14,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from ramet.runtime.checkpoint import SavedProgram
 from ramet.runtime.errors import BadRequest, EngineFailed, RametError, Unavailable
 from ramet.runtime.failures import to_error
 from ramet.runtime.serve import frames
@@ -117,9 +118,12 @@ class IpcClient:
     async def extend(self, branch: BranchHandle, pieces: Sequence[Piece]) -> None:
         await self._ask(frames.Extend(branch, list(pieces)), type(None))
 
-    async def generate(self, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Event]:
+    def generate(self, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Event]:
+        return self._events(frames.Generate(branch, spec))
+
+    async def _events(self, verb: frames.Generate | frames.Resume) -> AsyncIterator[Event]:
         queue: asyncio.Queue[Event | RametError] = asyncio.Queue()
-        call = await self._send(frames.Generate(branch, spec), queue)
+        call = await self._send(verb, queue)
         ended = False
         try:
             while not ended:
@@ -187,6 +191,15 @@ class IpcClient:
 
     async def flush_cache(self) -> int:
         return await self._ask(frames.FlushCache(), int)
+
+    async def checkpoint(self, program_id: str) -> SavedProgram:
+        return await self._ask(frames.Checkpoint(program_id), SavedProgram)
+
+    async def restore(self, program: SavedProgram) -> list[BranchHandle]:
+        return await self._ask(frames.Restore(program), list[BranchHandle])
+
+    def resume(self, branch: BranchHandle) -> AsyncIterator[Event]:
+        return self._events(frames.Resume(branch))
 
     async def _ask(self, verb: frames.Verb, kind: type[T]) -> T:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

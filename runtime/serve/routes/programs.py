@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 from fastapi import APIRouter
@@ -9,13 +10,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ramet.runtime import program_wire as wire
-from ramet.runtime.errors import RametError
+from ramet.runtime.checkpoint import pack, unpack
+from ramet.runtime.client import KeepsPrograms
+from ramet.runtime.errors import NotBuilt, RametError
 from ramet.runtime.failures import to_failed
 from ramet.runtime.serve import sse
 from ramet.runtime.serve.account import discreet
 from ramet.runtime.serve.adapters.fields import require_trusted
+from ramet.runtime.serve.body import read_body
 from ramet.runtime.serve.config import ServeConfig
-from ramet.runtime.serve.context import new_id
+from ramet.runtime.serve.context import ServeContext, new_id
 from ramet.runtime.serve.disconnect import until_gone
 from ramet.runtime.serve.identify import tenant_of
 from ramet.runtime.serve.openapi import body_schema
@@ -28,6 +32,9 @@ from ramet.runtime.types import BranchHandle, Event, Finished, GenerateSpec, Mar
 
 router = APIRouter()
 BRANCH = "/v1/programs/{program_id}/branches/{branch_id}"
+_OCTETS: dict[str, Any] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+_BYTES: dict[int | str, dict[str, Any]] = {200: {"description": "A sealed checkpoint.", "content": _OCTETS}}
+_SEALED: dict[str, Any] = {"requestBody": {"required": True, "content": _OCTETS}}
 
 
 @router.post("/v1/programs", openapi_extra=body_schema(ProgramSpec, {"priority": 0}))
@@ -61,6 +68,45 @@ async def close_branch(http: Request, program_id: str, branch_id: int) -> Respon
     return json_response(await context.engine.close(BranchHandle(program_id, branch_id)))
 
 
+@router.post("/v1/programs/{program_id}/checkpoint", responses=_BYTES)
+async def checkpoint(http: Request, program_id: str) -> Response:
+    """All of a program but its KV, sealed. What runs is recorded as far as it is, and runs on."""
+    context = context_of(http)
+    _use(http, program_id)
+    saved = await _keeper(context).checkpoint(program_id)
+    salt = "" if saved.spec.salt == tenant_of(asker_of(http), None, context.config) else saved.spec.salt
+    spec = msgspec.structs.replace(saved.spec, salt=salt, tenant="")
+    return Response(pack(msgspec.structs.replace(saved, spec=spec)), media_type="application/octet-stream")
+
+
+@router.post("/v1/programs/restore", openapi_extra=_SEALED)
+async def restore(http: Request) -> Response:
+    """Open a program again from what its checkpoint answered, with the ids that it had, for the key that asks."""
+    context, asker, programs = context_of(http), asker_of(http), state_of(http).programs
+    saved = unpack(await read_body(http, max_bytes=context.config.max_body_bytes))
+    for index, conversation in enumerate(saved.conversations):
+        require_trusted(conversation.template_text, f"$.conversations[{index}].template_text", context.config)
+    await _close_abandoned(http, programs)
+    programs.require_room()
+    salt = tenant_of(asker, saved.spec.salt or None, context.config)
+    spec = msgspec.structs.replace(saved.spec, salt=salt, tenant=asker.key or saved.spec.tenant)
+    branches = await _keeper(context).restore(msgspec.structs.replace(saved, spec=spec))
+    program_id = branches[0].program_id
+    programs.add(program_id, asker.key)
+    return json_response(
+        wire.RestoredProgram(program_id=program_id, branch_ids=[branch.branch_id for branch in branches])
+    )
+
+
+@router.post(f"{BRANCH}/resume")
+async def resume(http: Request, program_id: str, branch_id: int) -> Response:
+    """End a turn that ran when its checkpoint was written: its events from the beginning."""
+    context = context_of(http)
+    program = _use(http, program_id)
+    entry = Entry(new_id("gen-"), program_id, (), GenerateSpec())
+    return await _streamed(http, entry, _keeper(context).resume(BranchHandle(program_id, branch_id)), program)
+
+
 @router.post(
     f"{BRANCH}/extend", openapi_extra=body_schema(wire.ExtendBody, {"pieces": [{"type": "text", "text": "Hi"}]})
 )
@@ -81,11 +127,16 @@ async def generate(http: Request, program_id: str, branch_id: int) -> Response:
     context, spec = context_of(http), await body_of(http, GenerateSpec)
     program = _use(http, program_id)
     entry = Entry(new_id("gen-"), program_id, (), spec)
-    events = _accounted(http, entry, context.engine.generate(BranchHandle(program_id, branch_id), spec))
-    first = await until_gone(http, _first(events))
-    return sse.response(
-        _blocks(first, events, program, context.config), path=http.url.path, keep_alive_s=context.config.keep_alive_s
-    )
+    return await _streamed(http, entry, context.engine.generate(BranchHandle(program_id, branch_id), spec), program)
+
+
+async def _streamed(http: Request, entry: Entry, events: AsyncIterator[Event], program: OpenProgram) -> Response:
+    """Events as they come; an error before the first is a status code."""
+    config = state_of(http).config
+    counted = _accounted(http, entry, events)
+    first = await until_gone(http, _first(counted))
+    blocks = _blocks(first, counted, program, config)
+    return sse.response(blocks, path=http.url.path, keep_alive_s=config.keep_alive_s)
 
 
 async def _accounted(http: Request, entry: Entry, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
@@ -213,6 +264,12 @@ async def detokenize(http: Request) -> Response:
     context, body = context_of(http), await body_of(http, wire.TokensBody)
     found = await context.engine.detokenize(body.tokens, skip_special=body.skip_special)
     return json_response(wire.TextBody(text=found))
+
+
+def _keeper(context: ServeContext) -> KeepsPrograms:
+    if not isinstance(context.engine, KeepsPrograms):
+        raise NotBuilt(f"a checkpoint on {type(context.engine).__name__}")
+    return context.engine
 
 
 def _use(http: Request, program_id: str) -> OpenProgram:
