@@ -125,7 +125,7 @@ class OpenAIClient:
                     async for event in events:
                         if isinstance(event, Delta):
                             parts.append(event.text)
-                        yield event
+                        yield _judged(event, spec, parts) if isinstance(event, Finished) else event
             except TimeoutError:
                 if not limit.expired():
                     raise
@@ -368,13 +368,26 @@ def _completion_logprobs(spec: GenerateSpec) -> dict[str, object]:
     return {} if spec.logprobs is None else {"logprobs": spec.logprobs}
 
 
+def _judged(finished: Finished, spec: GenerateSpec, parts: Sequence[str]) -> Finished:
+    """Where a schema may be held in part only, what the text fails of it: the endpoint itself says nothing."""
+    if not isinstance(spec.grammar, JsonSchema) or spec.grammar.unsupported != "declare":
+        return finished
+    from ramet.constrained.judge import judge_text  # late: most programs never come here
+
+    found = [msgspec.to_builtins(violation) for violation in judge_text(spec.grammar, "".join(parts))]
+    return msgspec.structs.replace(finished, violations=found)
+
+
 def _constraint(grammar: Spec | None, tools: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """`response_format`, or the API's own tool calls; other grammars have no word in it."""
     match grammar:
         case None:
             return {"tools": list(tools), "tool_choice": "none"} if tools else {}
         case JsonSchema():
-            schema = {"name": "output", "strict": True, "schema": msgspec.json.decode(grammar.schema)}
+            if grammar.whitespace != "bounded":
+                raise NotBuilt(f"whitespace={grammar.whitespace!r} over an OpenAI API", hint="It writes as it likes.")
+            strict = grammar.unsupported != "declare"
+            schema = {"name": "output", "strict": strict, "schema": msgspec.json.decode(grammar.schema)}
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
         case JsonObject():
             return {"response_format": {"type": "json_object"}}

@@ -102,6 +102,22 @@ def test_a_type_becomes_a_response_format(serve: Serve) -> None:
     assert endpoint.asked[0][1]["response_format"]["json_schema"]["strict"] is True
 
 
+def test_a_schema_that_may_be_held_in_part_is_judged_here(serve: Serve) -> None:
+    schema = {"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": True}}}
+    endpoint = Endpoint(chat_says('{"tags": [1, 1]}'))
+
+    @function
+    def program(s: State, whitespace: str | None) -> None:
+        s += user("?") + assistant(gen("x", json_schema=schema, unsupported="declare", whitespace=whitespace))  # type: ignore[arg-type]
+
+    backend = OpenAI(serve(endpoint).url, "m")
+    failing = {"part": 0, "pointer": "/properties/tags/uniqueItems", "at": "/tags"}
+    assert program.run(None, backend=backend).get_meta_info("x")["violations"] == [failing]
+    assert endpoint.asked[0][1]["response_format"]["json_schema"]["strict"] is False
+    with pytest.raises(NotBuilt, match="whitespace"):
+        program.run("compact", backend=backend)
+
+
 def test_tools_go_out_and_come_back_as_the_api_has_them(serve: Serve) -> None:
     @tool
     def add(a: int, b: int) -> int:
