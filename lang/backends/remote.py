@@ -8,7 +8,7 @@ Only new pieces travel, never the text again.
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -16,7 +16,6 @@ import msgspec
 from ramet.lang.backends.base import ConnectOnce
 from ramet.lang.backends.http import JSON, OCTETS, HttpClient, Refused, Response
 from ramet.lang.backends.patience import once_ready
-from ramet.runtime.checkpoint import SavedProgram, pack, unpack
 from ramet.runtime.client import EngineClient
 from ramet.runtime.errors import EngineFailed, NotBuilt, RametError
 from ramet.runtime.failures import to_error
@@ -50,6 +49,9 @@ from ramet.runtime.types import (
     Usage,
 )
 
+if TYPE_CHECKING:
+    from ramet.runtime.checkpoint import SavedProgram
+
 T = TypeVar("T")
 
 
@@ -76,11 +78,15 @@ class RemoteClient:
     def generate(self, branch: BranchHandle, spec: GenerateSpec) -> AsyncIterator[Event]:
         return self._events(_path(branch, "generate"), msgspec.json.encode(spec))
 
-    async def checkpoint(self, program_id: str) -> SavedProgram:
+    async def checkpoint(self, program_id: str) -> "SavedProgram":
         """The server gives what it keeps of the program; nothing is written there."""
+        from ramet.runtime.checkpoint import unpack  # late: it brings numpy, which other programs need not load
+
         return unpack((await _exchange(self._http, "POST", f"{_program(program_id)}/checkpoint", b"{}")).body)
 
-    async def restore(self, program: SavedProgram) -> list[BranchHandle]:
+    async def restore(self, program: "SavedProgram") -> list[BranchHandle]:
+        from ramet.runtime.checkpoint import pack  # late, as above
+
         response = await _exchange(self._http, "POST", "/v1/programs/restore", pack(program), OCTETS)
         restored = _decoded(response, "/v1/programs/restore", RestoredProgram)
         return [BranchHandle(restored.program_id, identity) for identity in restored.branch_ids]
