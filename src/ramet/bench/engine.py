@@ -35,7 +35,7 @@ from torch import Tensor
 
 from ramet.bench.form import Bar, Measured, NotCorrect
 from ramet.bench.neighbour import Spinner
-from ramet.kernels.cpu.build import cache_folder
+from ramet.kernels.cpu.build import cache_folder, usable_variants
 from ramet.runtime.errors import Unavailable
 from ramet.runtime.models.base import Model, make_kv_pool
 from ramet.runtime.models.batch import KVPool, StepBatch
@@ -159,8 +159,12 @@ class Bench:
                 raise NotCorrect(f"row {row} of a batch of 5 differs from the same row alone")
 
     def _pool(self, batch: int, context: int, dtype: torch.dtype | None = None) -> KVPool:
+        """Written: pages that nobody wrote are all one page of zeros to the system, which the caches hold."""
         num_pages = batch * -(-context // PAGE_SIZE)
-        return make_kv_pool(self.config, num_pages, PAGE_SIZE, dtype or self.kv_dtype, "cpu")
+        kv = make_kv_pool(self.config, num_pages, PAGE_SIZE, dtype or self.kv_dtype, "cpu")
+        for tensor in (*kv.keys, *kv.values, *(kv.key_scales or ()), *(kv.value_scales or ())):
+            tensor.fill_(1)
+        return kv
 
     # ---- start
 
@@ -234,18 +238,26 @@ class Bench:
 
         int8_agreement is the share of the positions of 50 greedy continuations, both pools fed the tokens that bfloat16
         chose, with weights in float32: there nothing but the pool rounds. With int8 activations any change flips some
-        of their roundings, whatever made it: int8_agreement_own_weights has that, and float32_agreement_own_weights
-        what float32 pages change. ..._free_running lets each pool follow its own tokens: one flip ruins a line's rest.
+        of their roundings, whatever made it: int8_agreement_own_weights has that, float32_agreement_own_weights what
+        float32 pages change, and other_build_agreement_own_weights what bfloat16 pages and another build of the same
+        code do (its attention sums in float32). ..._free_running lets each pool follow its own tokens: one flip ruins
+        a line's rest.
         """
         exact = build_native(self.config, self.source, weight_format="fp32", threads=self.threads)
         texts = self.texts()
         prompts = [text[start : start + PROMPT] for text in texts for start in range(0, 780, PROMPT)][:50]
         wide, narrow = (self._perplexity(self.model, texts, dtype) for dtype in (torch.bfloat16, torch.int8))
+        same = functools.partial(_agreement, prompts=prompts, pool=self._prompt_pool)
+        others = [v.name for v in usable_variants() if not v.compiler_flags or "-mavx512bf16" not in v.compiler_flags]
+        other = build_native(
+            self.config, self.source, weight_format=self.weights, threads=self.threads, variant=others[0]
+        )
         return {
-            "int8_agreement": _forced_agreement(exact, prompts, self._prompt_pool, torch.int8),
-            "int8_agreement_own_weights": _forced_agreement(self.model, prompts, self._prompt_pool, torch.int8),
-            "float32_agreement_own_weights": _forced_agreement(self.model, prompts, self._prompt_pool, torch.float32),
-            "int8_agreement_free_running": _free_agreement(exact, prompts, self._prompt_pool, torch.int8),
+            "int8_agreement": same((exact, exact), torch.int8),
+            "int8_agreement_own_weights": same((self.model, self.model), torch.int8),
+            "float32_agreement_own_weights": same((self.model, self.model), torch.float32),
+            "other_build_agreement_own_weights": same((self.model, other), torch.bfloat16),
+            "int8_agreement_free_running": same((exact, exact), torch.int8, forced=False),
             "int8_perplexity_ratio": narrow / wide,
             "int8_kv_bytes_ratio": _pool_bytes(self._prompt_pool(torch.int8))
             / _pool_bytes(self._prompt_pool(torch.bfloat16)),
@@ -512,26 +524,25 @@ def _timed(work: Callable[[], object]) -> float:
 PoolOf = Callable[[torch.dtype], KVPool]
 
 
-def _forced_agreement(model: Model, prompts: Sequence[Sequence[int]], pool: PoolOf, dtype: torch.dtype) -> float:
-    """Share of positions with the same best token, where pools of `dtype` and bfloat16 are fed what bfloat16 chose."""
+def _agreement(
+    models: tuple[Model, Model],
+    dtype: torch.dtype,
+    *,
+    prompts: Sequence[Sequence[int]],
+    pool: PoolOf,
+    forced: bool = True,
+) -> float:
+    """Share of positions with the same best token: the first model over a bfloat16 pool, the second over one of
+    `dtype`. forced: both are fed what the first chose; else each its own tokens."""
     pools = [pool(torch.bfloat16), pool(dtype)]
     same = 0
-    for choice, other in _continue(model, prompts, pools, lambda chosen: [chosen[0], chosen[0]]):
-        same += int((choice == other).sum())
-    return same / (NEW_TOKENS * len(prompts))
-
-
-def _free_agreement(model: Model, prompts: Sequence[Sequence[int]], pool: PoolOf, dtype: torch.dtype) -> float:
-    """The same share where each pool is fed its own tokens."""
-    pools = [pool(torch.bfloat16), pool(dtype)]
-    same = 0
-    for choice, other in _continue(model, prompts, pools, lambda chosen: chosen):
+    for choice, other in _continue(models, prompts, pools, lambda chosen: [chosen[0], chosen[0]] if forced else chosen):
         same += int((choice == other).sum())
     return same / (NEW_TOKENS * len(prompts))
 
 
 def _continue(
-    model: Model,
+    models: Sequence[Model],
     prompts: Sequence[Sequence[int]],
     pools: Sequence[KVPool],
     fed: Callable[[list[Tensor]], list[Tensor]],
@@ -543,7 +554,7 @@ def _continue(
         first = 0 if step == 0 else length + step - 1
         chosen = [
             model.forward(extend_batch([row[first:] for row in rows], first, length + NEW_TOKENS), kv).argmax(-1)
-            for rows, kv in zip(lines, pools, strict=True)
+            for model, rows, kv in zip(models, lines, pools, strict=True)
         ]
         yield chosen
         for rows, tokens in zip(lines, fed(chosen), strict=True):
