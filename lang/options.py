@@ -72,6 +72,8 @@ class GenOptions(CommonOptions, total=False):
     whitespace: Literal["compact", "bounded", "exact"] | None
     unsupported: Literal["error", "declare"] | None
     """A keyword that no grammar can hold: refused, or left to a check at the end (`get_meta_info`: violations)."""
+    grammar_drafts: bool | None
+    """False: tokens that a grammar forces are computed one by one."""
     tools: Sequence[Any] | None
     tool_choice: str | None
 
@@ -173,6 +175,7 @@ def to_spec(merged: Mapping[str, Any], *, relaxed: bool) -> tuple[GenerateSpec, 
         skip_special_tokens=merged.get("skip_special_tokens", True),
         sampling=Sampling(**sampling),
         grammar=grammar,
+        grammar_drafts=merged.get("grammar_drafts", True),
         timeout_s=merged.get("timeout"),
         stream_interval=RELAXED_STREAM_INTERVAL if relaxed else 1,
         **_logprobs(merged),

@@ -11,7 +11,7 @@ after a preemption, or leaves the device's bounds for a while.
 
 What the device can't hold takes the host's masks, counted by reason in `host_rows` and told once each in the log: a
 grammar without tables (Lark, or too large), one for which the arena, the rows or the slots have no room, more readings
-or a deeper stack than a slot has, and rows under `allowed_token_ids` or `min_tokens`, which are masks of the host.
+or a deeper stack than a slot has, and what is a mask of the host: `allowed_token_ids`, `min_tokens`, `stop_token_ids`.
 """
 
 import logging

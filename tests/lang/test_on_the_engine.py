@@ -308,3 +308,19 @@ def test_keys_come_in_any_order_where_gen_says_so(engine: Callable[..., Engine])
     backend = engine('{"b":2,"a":1}')
     assert ask.run(True, backend=backend)["x"] == '{"b":2,"a":1}'
     assert ask.run(False, backend=backend)["x"].startswith('{"a":1')
+
+
+def test_forced_tokens_can_be_computed_one_by_one(engine: Callable[..., Engine]) -> None:
+    @function
+    def ask(s: State, ahead: bool) -> None:
+        s += "now: "
+        s += gen("x", regex="exactly this and no other", grammar_drafts=ahead)
+
+    backend = engine("whatever")
+    texts, steps = [], []
+    for ahead in (True, False):
+        before = backend.statistics()
+        texts.append(ask.run(ahead, backend=backend)["x"])
+        now = backend.statistics()
+        steps.append(now.steps_total - before.steps_total)
+    assert texts == ["exactly this and no other"] * 2 and steps[0] < steps[1]

@@ -200,6 +200,7 @@ def generate_spec(
         skip_special_tokens=skip_special,
         sampling=fields.to_sampling(body, vocabulary_size=vocabulary_size, tokenizer=context.renderer.tokenizer),
         grammar=grammar,
+        grammar_drafts=body.grammar_drafts is not False,
         logprobs=num_top,
         prompt_logprobs=fields.integer(body.prompt_logprobs, "prompt_logprobs", 0, context.config.max_logprobs),
         timeout_s=body.timeout,

@@ -150,6 +150,7 @@ def _spec(body: CompletionBody, context: ServeContext, prompt: Sequence[int], nu
             body, vocabulary_size=context.card.vocabulary_size, tokenizer=context.renderer.tokenizer
         ),
         grammar=fields.to_grammar(body, context.config),
+        grammar_drafts=body.grammar_drafts is not False,
         logprobs=num_top,
         prompt_logprobs=num_top if echoes else prompt_top,
         timeout_s=body.timeout,

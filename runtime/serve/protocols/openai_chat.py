@@ -92,6 +92,8 @@ class GrammarFields(SamplingFields, kw_only=True):
     ebnf: str | None = None
     grammar: str | None = None
     json_schema: Json = None
+    grammar_drafts: bool | None = None
+    """False: tokens that a grammar forces are computed one by one."""
     json_options: dict[str, Json] | None = None
     """Ours: `any_order`, `whitespace`, `unsupported` of the schemas that this request brings."""
 

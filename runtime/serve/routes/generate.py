@@ -109,6 +109,7 @@ def _spec(body: GenerateBody, params: GenerateParams, context: ServeContext, num
             params, vocabulary_size=context.card.vocabulary_size, tokenizer=context.renderer.tokenizer
         ),
         grammar=fields.to_grammar(params, context.config),
+        grammar_drafts=params.grammar_drafts is not False,
         logprobs=num_top if body.return_logprob else None,
         prompt_logprobs=num_top if from_prompt else None,
         prompt_logprobs_start=start or 0 if from_prompt else 0,

@@ -97,3 +97,21 @@ def test_masks_have_no_bit_past_the_vocabulary() -> None:
     words = pack_all_but([2], 33)
     assert int(np.bitwise_count(words.view(np.uint32)).sum()) == 32
     assert not unpack(words, 33)[2]
+
+
+def test_where_one_token_is_allowed_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others of the step draw as ever, and penalties and noise have no say."""
+    V = 5_000
+    logits = torch.randn(3, V, generator=torch.Generator().manual_seed(2))
+    made = rows(V, [[17], list(range(V)), [4_999]], [Sampling(temperature=3.0), Sampling(), Sampling(temperature=0)])
+    expected = sample(logits.clone(), made)[1].token
+    drawn: list[int] = []
+    draw = sampler._draw
+
+    def counting(some: torch.Tensor, *args: object) -> torch.Tensor:
+        drawn.append(len(some))
+        return draw(some, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sampler, "_draw", counting)
+    assert [each.token for each in sample(logits.clone(), made)] == [17, expected, 4_999]
+    assert drawn == [1]
