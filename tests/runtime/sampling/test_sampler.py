@@ -212,4 +212,6 @@ def test_the_kernel_for_gpus_draws_the_same_tokens() -> None:
     rows = [DrawRow(state(seed=i, **sampling), 5 * i) for i, sampling in enumerate(samplings * 8)]
     made = torch.randn(len(rows), V, generator=torch.Generator().manual_seed(1)) * 2
     made[:, ::3] = -math.inf
-    assert draw_with_kernel(made, rows).tolist() == [drawn.token for drawn in sample(made.clone().clamp(min=-1e30), rows)]
+    assert draw_with_kernel(made, rows).tolist() == [
+        drawn.token for drawn in sample(made.clone().clamp(min=-1e30), rows)
+    ]
