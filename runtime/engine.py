@@ -63,6 +63,10 @@ class Listener(Protocol):
 
     def gap(self, branch: BranchHandle, kind: GapKind, tool: str | None, expected_s: float | None) -> None: ...
 
+    def left(self, program_id: str, branch_id: int) -> None:
+        """A branch was closed, and its program goes on."""
+        ...
+
     def closed(self, program_id: str) -> None: ...
 
 
@@ -164,6 +168,10 @@ class Engine:
     def gap(self, branch: BranchHandle, kind: GapKind, tool: str | None, expected_s: float | None) -> None:
         if self.listener is not None:
             self.listener.gap(branch, kind, tool, expected_s)
+
+    def left(self, branch: BranchHandle) -> None:
+        if self.listener is not None:
+            self.listener.left(branch.program_id, branch.branch_id)
 
     def closed(self, program_id: str) -> None:
         if self.listener is not None:

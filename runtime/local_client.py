@@ -251,6 +251,8 @@ class LocalClient:
                     self._branches.close(each)
             is_over = not owner.branches
             usage = owner.closed_usage if target is None else target.usage
+        if target is not None and not is_over and self._loop.is_alive:
+            self._loop.post(functools.partial(self._engine.left, branch))
         self._prune([each for each in closing if each.was_cut_short])
         if is_over and self._loop.is_alive:
             self._loop.post(functools.partial(self._engine.closed, branch.program_id))

@@ -84,8 +84,9 @@ class ProgramFeed:
         program = self.table.open(request.program, now)
         self._program_of[request.request_id] = program.program_id
         reader = reader_name(program.program_id, request.branch_id)
-        if not program.turns and self._tree.reader_depth(reader) < RESIDENT_SHARE * program.held_tokens:
-            program.is_admitted = False  # it comes back to nothing: it asks for room again, ahead of the new ones
+        comes_back = not program.turns and reader in self._readers.get(program.program_id, ())
+        if comes_back and self._tree.reader_depth(reader) < RESIDENT_SHARE * program.held_tokens:
+            program.is_admitted = False  # to nothing: it asks for room again, ahead of the new ones
         if not program.turns:
             self._leave_what_was_edited(program, reader, request.num_known)
         self.table.queue(program.program_id, request.request_id, now, len(request.tokens))
@@ -165,6 +166,14 @@ class ProgramFeed:
         if self.table.find(program_id) is not None:
             self.table.gap(program_id, kind, self._clock.now(), key, expected_s)
             self._revalue(program_id)
+
+    def left(self, program_id: str, branch_id: int) -> None:
+        """A branch was closed, its program goes on: it will not read its path again."""
+        reader = reader_name(program_id, branch_id)
+        readers = self._readers.get(program_id)
+        if readers is not None and reader in readers:
+            readers.discard(reader)
+            self._tree.detach(reader)
 
     def closed(self, program_id: str) -> None:
         """The program ended: nobody reads its paths any more."""

@@ -410,6 +410,7 @@ class Runner:
         self._open[session.program] -= 1
         for watcher in self.watchers:
             watcher.closed(session.name)
+        self._feed.left(session.program, live.branch_id)
         program = self._feed.table.find(session.program)
         if self._open[session.program] <= 0:
             self._feed.closed(session.program)

@@ -430,6 +430,9 @@ async def test_a_listener_follows_programs_from_their_first_turn_to_their_end() 
         def gap(self, branch, kind, tool, expected_s) -> None:
             self.heard.append(f"gap {kind} {tool} {expected_s}")
 
+        def left(self, program_id: str, branch_id: int) -> None:
+            self.heard.append(f"left {program_id} {branch_id}")
+
         def closed(self, program_id: str) -> None:
             self.heard.append(f"closed {program_id}")
 

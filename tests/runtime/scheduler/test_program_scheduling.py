@@ -14,7 +14,9 @@ from ramet.runtime.local_client import LocalClient
 from ramet.runtime.scheduler.cache import PrefixCache
 from ramet.runtime.scheduler.program_feed import ProgramFeed
 from ramet.runtime.scheduler.program_scheduling import ProgramOrderName, program_scheduling
+from ramet.runtime.scheduler.programs import reader_name
 from ramet.runtime.scheduler.scheduler import Scheduler
+from ramet.runtime.scheduler.sequence import Request
 from ramet.runtime.types import BranchHandle, Delta, GenerateSpec, ProgramSpec, Sampling, TextPiece
 from ramet.testing import ManualClock, scripted_client
 
@@ -86,3 +88,40 @@ async def test_cancelled_programs_leave_nothing() -> None:
         client._engine.scheduler.check()
         assert client._engine.scheduler.cache.balance().leased == 0
     assert len(feed.table) <= 4, "a program that was cancelled without being closed waits to be forgotten"
+
+
+async def test_a_fork_does_not_cost_a_program_its_place() -> None:
+    client, feed = client_under("gittins", num_pages=200)
+    async with client:
+        branch = await client.open(ProgramSpec(program_id="p"))
+        await client.extend(branch, [TextPiece("a prompt of several pages, which the children share " * 4)])
+        await speak(client, branch)
+        (child,) = await client.fork(branch, 1)
+        places: list[bool] = []
+        submitted = feed.submitted
+
+        def noted(request: Request) -> None:
+            submitted(request)
+            places.append(feed.table["p"].is_admitted)
+
+        feed.submitted = noted  # type: ignore[method-assign]
+        await client.extend(child, [TextPiece("more")])
+        await speak(client, child)
+    assert places == [True]
+
+
+async def test_a_closed_branch_is_nobodys_reader() -> None:
+    client, _ = client_under("gittins", num_pages=200)
+    async with client:
+        branch = await client.open(ProgramSpec(program_id="p"))
+        await client.extend(branch, [TextPiece("a prompt of several pages, which the children share " * 4)])
+        await speak(client, branch)
+        (child,) = await client.fork(branch, 1)
+        await client.extend(child, [TextPiece("a tail of its own, of some pages " * 4)])
+        await speak(client, child)
+        tree = client._engine.scheduler.cache.tree
+        assert tree is not None and tree.reader_depth(reader_name("p", child.branch_id)) > 0
+        await client.close(child)
+        await client.statistics()
+        assert tree.reader_depth(reader_name("p", child.branch_id)) == 0
+        assert tree.reader_depth(reader_name("p", branch.branch_id)) > 0
