@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from ramet.constrained.spec import Choice, JsonSchema, Lark, Regex, Spec
+from ramet.constrained.terms import spec_of
 from ramet.lang.calls import call_spec
 from ramet.lang.tools import by_name
 from ramet.runtime.errors import BadRequest
@@ -99,7 +100,7 @@ def of_grammar(grammar: Any) -> Spec:
         spec: Spec = grammar
         return spec
     if _is_outlines(grammar):
-        return _of_outlines(grammar)
+        return spec_of(grammar)  # its parts keep their kind: a schema inside a sequence is enforced as a schema
     raise BadRequest(
         expected="grammar text, a spec of ramet.constrained, or an outlines term", got=grammar, at="$.grammar"
     )
@@ -107,19 +108,6 @@ def of_grammar(grammar: Any) -> Spec:
 
 def _is_outlines(value: object) -> bool:
     return type(value).__module__.partition(".")[0] == "outlines"
-
-
-def _of_outlines(term: Any) -> Spec:
-    """Terms that are schemas or grammars keep their kind; all others are regular and become one pattern."""
-    from outlines.types import dsl
-
-    if isinstance(term, dsl.JsonSchema):
-        return JsonSchema(schema=term.schema)
-    if isinstance(term, dsl.CFG):
-        return Lark(grammar=term.definition)
-    if isinstance(term, dsl.Choice):
-        return Choice(choices=tuple(map(str, term.items)))
-    return Regex(pattern=dsl.to_regex(term))
 
 
 def _schema_text(dtype: Any) -> str:

@@ -111,7 +111,7 @@ def test_samples_are_typed_too(scripted: Make) -> None:
         ("start: /a/", spec.Lark(grammar="start: /a/")),
         (spec.JsonObject(), spec.JsonObject()),
         (spec.Regex(pattern="a"), spec.Regex(pattern="a")),
-        (Regex("a+"), spec.Regex(pattern="(a+)")),
+        (Regex("a+"), spec.Regex(pattern="a+")),
         (CFG("start: /a/"), spec.Lark(grammar="start: /a/")),
         (outlines_dsl.Choice(["a", "b"]), spec.Choice(choices=("a", "b"))),
         (JsonSchema('{"type": "integer"}'), spec.JsonSchema(schema='{"type": "integer"}')),
@@ -176,3 +176,12 @@ def test_options_of_json_reach_the_schema_and_nothing_else() -> None:
 def test_options_of_json_that_can_have_no_effect_are_refused(options: dict[str, object], at: str) -> None:
     with pytest.raises(BadRequest, match=at):
         check_options(options, GEN_NAMES, "gen")
+
+
+def test_a_schema_inside_a_term_is_enforced_as_a_schema() -> None:
+    """outlines' own pattern for it would drop the bounds."""
+    term = "n = " + JsonSchema('{"type": "integer", "minimum": 3}') + outlines_dsl.Regex(";?")
+    found = of_grammar(term)
+    assert isinstance(found, spec.Sequence) and isinstance(found.items[0], spec.Sequence)
+    assert isinstance(found.items[0].items[1], spec.JsonSchema)
+    assert of_type(term)[0] == found
