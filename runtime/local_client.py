@@ -261,13 +261,13 @@ class LocalClient:
     def _prune(self, cancelled: Sequence[Branch]) -> None:
         """What only a cancelled branch used is free at once. (What others closed in peace left stays cached, evictable:
         the next run of the same program finds it.)"""
-        ends = [(each.cursor, each.num_inherited) for each in cancelled if each.cursor is not None]
+        ends = [(each.cursor, each.num_inherited, each.tokens) for each in cancelled if each.cursor is not None]
         if ends and self._loop.is_alive:
             self._loop.post(functools.partial(self._prune_all, ends))
 
-    def _prune_all(self, ends: Sequence[tuple[Cursor, int]]) -> None:
-        for cursor, num_kept in ends:
-            self._engine.scheduler.cache.prune(cursor, num_kept)
+    def _prune_all(self, ends: Sequence[tuple[Cursor, int, TokenRow]]) -> None:
+        for cursor, num_kept, tokens in ends:
+            self._engine.scheduler.cache.prune(cursor, num_kept, tokens)
 
     def _abort_all(self, request_ids: Sequence[int]) -> None:
         for request_id in request_ids:

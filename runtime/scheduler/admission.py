@@ -34,6 +34,10 @@ class Admission(Protocol):
         `num_available`  pages free or evictable, of `num_pages`"""
         ...
 
+    def growth(self, seq: Sequence) -> int:
+        """Tokens that a turn is expected to add to its prompt, for a branch beside others of its program."""
+        ...
+
     def lets_pass(self, seq: Sequence) -> bool:
         """May those behind a sequence that could not start try?"""
         ...
@@ -63,6 +67,9 @@ class PageAdmission:
 
     def may_start(self, seq: Sequence, num_new_pages: int, num_leased: int, num_available: int, num_pages: int) -> bool:
         return num_new_pages <= num_available and num_leased + num_new_pages <= self._config.high_water * num_pages
+
+    def growth(self, seq: Sequence) -> int:
+        return _RESUME_TOKENS
 
     def lets_pass(self, seq: Sequence) -> bool:
         return False

@@ -26,6 +26,7 @@ from ramet.runtime.scheduler.quota import Quotas
 from ramet.runtime.scheduler.reload import Reload
 from ramet.runtime.scheduler.sequence import Sequence
 from ramet.runtime.scheduler.tails import PathKey, Tail
+from ramet.runtime.scheduler.token_row import TokenRow
 from ramet.runtime.types import Moved, PageCopy
 
 
@@ -375,12 +376,24 @@ class PrefixCache:
         seq.pages, seq.num_tree_pages, seq.lease = [], 0, None
         seq.num_computed = seq.num_shareable = 0
 
-    def prune(self, cursor: Cursor, keep_tokens: int) -> None:
-        """Free at once what only a closed branch used, from the end of its path up to `keep_tokens`."""
+    def prune(self, cursor: Cursor, keep_tokens: int, tokens: TokenRow | None = None) -> None:
+        """Free at once what only a closed branch used, from the end of its path up to `keep_tokens`. `tokens`: the
+        branch's; they name the last of it, which is less than a page."""
         if self.tree is not None:
+            if tokens is not None:
+                self._prune_tail(cursor, keep_tokens, tokens)
             for evicted in self.tree.prune(cursor, keep_tokens):
                 self._note_cached(evicted.owner, -len(evicted.pages))
                 self._forget(evicted.pages.tolist(), saves=False)
+
+    def _prune_tail(self, cursor: Cursor, keep_tokens: int, tokens: TokenRow) -> None:
+        assert self.tree is not None
+        match = self.tree.match(tokens, cursor.namespace, cursor)
+        behind = as_tokens(tokens[match.num_tokens : match.num_tokens + self.page_size])
+        found = self.open_pages.tails.find(self._key_of(match), behind)
+        if found is not None and found.num_tokens == found.tail.num_tokens > keep_tokens - match.num_tokens:
+            self.open_pages.tails.take(found.tail)
+            self._free([found.tail.page])
 
     def flush(self) -> int:
         """Drop everything that no running sequence holds; the number of pages."""

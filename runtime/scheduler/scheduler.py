@@ -17,6 +17,7 @@ from ramet.runtime.failures import to_failed
 from ramet.runtime.scheduler.admission import Admission, tokens_to_start
 from ramet.runtime.scheduler.cache import Found, PrefixCache
 from ramet.runtime.scheduler.choices import sequence_of
+from ramet.runtime.scheduler.gang import Gangs, StragglersFirst
 from ramet.runtime.scheduler.groups import shared_groups
 from ramet.runtime.scheduler.pace import StepPace
 from ramet.runtime.scheduler.policies.base import Order
@@ -95,7 +96,9 @@ class Scheduler:
         self.counters = Counters()
         self._max_running = min(admission.max_running, admission.max_step_tokens)  # each decodes in every step
         self._running: dict[int, Sequence] = {}
-        self._waiting = WaitingRoom(order)
+        self._gangs = Gangs()
+        self._ranks = StragglersFirst(order, self._gangs)
+        self._waiting = WaitingRoom(self._ranks)
         self._all: dict[int, Sequence] = {}
         self._draft = StepDraft(0)
         self._ends: list[int] = []
@@ -124,6 +127,7 @@ class Scheduler:
             heapq.heappush(self._deadlines, (now + request.spec.timeout_s, seq.id))
         if self.order.reads_cache:
             seq.num_matched = self.cache.look(seq).num_tokens
+        self._gangs.begin(seq)
         self._waiting.add(seq, now)
         self._newcomers.append(seq)
 
@@ -266,9 +270,10 @@ class Scheduler:
             elif self.cache.begin_reload(seq, found):
                 continue  # the disk tier reads it meanwhile; others go ahead
             elif not self._admit(seq, found, draft, now):
-                if not self.admission.lets_pass(seq):
+                if self.admission.lets_pass(seq):
+                    is_full = True
+                elif not any(self._gangs.running_beside(seq)):
                     return  # no overtaking: who is first in line and too large now will fit later
-                is_full = True
 
     def _look_again(self) -> None:
         """What those first in line would find now, and a few of the others in turn."""
@@ -299,7 +304,18 @@ class Scheduler:
         balance, newly_leased = self.cache.balance(), self.cache.num_newly_leased(found)
         missing = self.cache.num_missing(found, tokens_to_start(seq))
         leased, available = balance.leased + newly_leased, balance.free + balance.evictable - newly_leased
+        if siblings := list(self._gangs.running_beside(seq)):
+            missing = max(missing, self.cache.num_missing(found, seq.num_tokens + self._growth(seq)))
+            available -= sum(self._pages_to_come(each) for each in siblings)
         return self.admission.may_start(seq, missing, leased, available, balance.total)
+
+    def _growth(self, seq: Sequence) -> int:
+        return self._gangs.growth(seq, self.admission.growth(seq))
+
+    def _pages_to_come(self, seq: Sequence) -> int:
+        """That a running sequence is expected to ask for yet."""
+        num_tokens = seq.num_tokens + self._growth(seq)
+        return max(0, -(-num_tokens // self.cache.page_size) - len(seq.pages))
 
     def _use_up(self, draft: StepDraft) -> None:
         """Tokens that nobody else wanted go to the prompts that were held short."""
@@ -350,8 +366,8 @@ class Scheduler:
     def _last_in_order(self, seq: Sequence, draft: StepDraft) -> Sequence | None:
         now = self.clock.now()
         others = [each for each in self._running.values() if each.id not in draft.shares and each is not seq]
-        last = max(others, key=lambda each: self.order.rank(each, now), default=None)
-        return last if last is not None and self.order.rank(last, now) > self.order.rank(seq, now) else None
+        last = max(others, key=lambda each: self._ranks.rank(each, now), default=None)
+        return last if last is not None and self._ranks.rank(last, now) > self._ranks.rank(seq, now) else None
 
     def _preempt(self, seq: Sequence, draft: StepDraft) -> None:
         """By recomputation: what it computed goes to the cache, and is there still when it comes back, or is not."""
@@ -371,7 +387,7 @@ class Scheduler:
     def _break_deadlock(self, draft: StepDraft) -> None:
         """Running prompts hold all pages and none can go on: the last steps back."""
         now = self.clock.now()
-        last = max(self._running.values(), key=lambda each: self.order.rank(each, now))
+        last = max(self._running.values(), key=lambda each: self._ranks.rank(each, now))
         if len(self._running) > 1:
             self._preempt(last, draft)
         else:
@@ -427,6 +443,10 @@ class Scheduler:
         cursor = self.cache.give(seq) or seq.request.cursor
         if self.quotas is not None:
             self.quotas.release(seq)
+        for sibling in self._gangs.end(seq):
+            if self._gangs.is_raised(sibling):
+                self._waiting.remove(sibling)
+                self._waiting.add(sibling, now)
         seq.is_running = False
         self._ended.append(Ended(seq, cursor, num_computed, ending))
         self._count(seq)

@@ -50,6 +50,9 @@ class PausedPrograms:
     def refusal(self, seq: Sequence, num_missing: int) -> Failed | None:
         return self._pages.refusal(seq, num_missing)
 
+    def growth(self, seq: Sequence) -> int:
+        return self._pages.growth(seq)
+
     def lets_pass(self, seq: Sequence) -> bool:
         return False
 

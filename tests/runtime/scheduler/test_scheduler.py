@@ -234,7 +234,7 @@ def test_nested_sharing_takes_the_split_that_saves_most() -> None:
 
 def test_preemption_takes_the_last_in_order_and_changes_no_token() -> None:
     driver = Driver(num_pages=12, page_size=4, high_water=3.0)
-    first, second = driver.submit(text(12, "a"), spec(24)), driver.submit(text(12, "b"), spec(24))
+    first, second = (driver.submit(text(12, name), spec(24), program=name) for name in "ab")
     driver.run()
     assert driver.scheduler.counters.preemptions >= 1
     assert driver.ended[first].seq.num_recomputed == 0
