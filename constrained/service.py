@@ -131,6 +131,13 @@ class CompileService:
             self._idle.put(worker)
 
 
+def _not_started(error: Exception) -> EngineFailed:
+    return EngineFailed(
+        f"the grammar compiler's worker process did not start ({type(error).__name__}). A script that compiles under "
+        'limits needs the usual `if __name__ == "__main__":` guard; the log has the details.'
+    )
+
+
 def _our_fault(what: str) -> EngineFailed:
     """Nobody's grammar should do this: a value for its request alone."""
     failed = EngineFailed(
@@ -211,10 +218,14 @@ class _Worker:
             self._pipe, theirs = context.Pipe()
             arguments = (theirs, self.limits.cpu_s, self.limits.memory_bytes)
             self._process = context.Process(target=_serve, args=arguments, daemon=True, name="ramet-compile")
-            self._process.start()
-            theirs.close()
-            if self._pipe.poll(60.0):
-                self._pipe.recv_bytes()  # it is up: importing does not count as compiling
+            try:
+                self._process.start()
+                theirs.close()
+                if self._pipe.poll(60.0):
+                    self._pipe.recv_bytes()  # it is up: importing does not count as compiling
+            except (EOFError, OSError, RuntimeError) as error:
+                self._process, self._pipe = None, None
+                raise _not_started(error) from error
         return self._pipe
 
     def _post_mortem(self) -> _PassedLimit:
