@@ -19,6 +19,9 @@ Url = Annotated[str | None, typer.Option(help="A running `ramet serve` instead o
 Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda.", rich_help_panel=_HERE)]
 DType = Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16.", rich_help_panel=_HERE)]
 KvTokens = Annotated[int | None, typer.Option(help="Tokens of KV memory.", rich_help_panel=_HERE)]
+KvDType = Annotated[
+    str | None, typer.Option("--kv-cache-dtype", help="auto, or int8 (half the memory).", rich_help_panel=_HERE)
+]
 ContextLength = Annotated[int | None, typer.Option(help="Tokens of one branch.", rich_help_panel=_HERE)]
 Template = Annotated[
     Path | None, typer.Option("--chat-template", help="A jinja2 file in place of the model's.", rich_help_panel=_HERE)

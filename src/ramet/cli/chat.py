@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ramet.cli.backends import ContextLength, Device, DType, KvTokens, Model, Template, Url, choose, close
+from ramet.cli.backends import ContextLength, Device, DType, KvDType, KvTokens, Model, Template, Url, choose, close
 from ramet.lang.api import assistant, gen, system, user
 from ramet.lang.branch import ProgramMark
 from ramet.lang.program import function
@@ -70,13 +70,14 @@ def main(
     device: Device = None,
     dtype: DType = None,
     kv_tokens: KvTokens = None,
+    kv_cache_dtype: KvDType = None,
     context_length: ContextLength = None,
     chat_template: Template = None,
 ) -> None:
     """Talk to a model in the terminal."""
     backend = choose(
         model, url, device=device, dtype=dtype, kv_tokens=kv_tokens, context_length=context_length,
-        chat_template=chat_template,
+        kv_cache_dtype=kv_cache_dtype, chat_template=chat_template,
     )  # fmt: skip
     try:
         ready = getattr(backend, "ready", None)

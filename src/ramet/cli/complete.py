@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ramet.cli.backends import ContextLength, Device, DType, KvTokens, Model, Template, Url, choose, close
+from ramet.cli.backends import ContextLength, Device, DType, KvDType, KvTokens, Model, Template, Url, choose, close
 from ramet.lang.api import gen
 from ramet.lang.program import function
 from ramet.lang.state import State
@@ -28,6 +28,7 @@ def main(
     device: Device = None,
     dtype: DType = None,
     kv_tokens: KvTokens = None,
+    kv_cache_dtype: KvDType = None,
     context_length: ContextLength = None,
     chat_template: Template = None,
 ) -> None:
@@ -35,7 +36,7 @@ def main(
     text = sys.stdin.read() if prompt in (None, "-") else prompt
     backend = choose(
         model, url, device=device, dtype=dtype, kv_tokens=kv_tokens, context_length=context_length,
-        chat_template=chat_template,
+        kv_cache_dtype=kv_cache_dtype, chat_template=chat_template,
     )  # fmt: skip
     options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     try:

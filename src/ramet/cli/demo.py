@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ramet.cli.backends import ContextLength, Device, DType, KvTokens, Model, Template, Url, choose, close
+from ramet.cli.backends import ContextLength, Device, DType, KvDType, KvTokens, Model, Template, Url, choose, close
 from ramet.lang.api import assistant, gen, select, system, user
 from ramet.lang.backends.base import Backend
 from ramet.lang.program import function
@@ -90,13 +90,14 @@ def main(
     device: Device = None,
     dtype: DType = None,
     kv_tokens: KvTokens = None,
+    kv_cache_dtype: KvDType = None,
     context_length: ContextLength = None,
     chat_template: Template = None,
 ) -> None:
     """Run a program with roles, a fork of 4, a join, a select and a second turn, and show what the cache saved."""
     backend = choose(
         model, url, device=device, dtype=dtype, kv_tokens=kv_tokens, context_length=context_length,
-        chat_template=chat_template,
+        kv_cache_dtype=kv_cache_dtype, chat_template=chat_template,
     )  # fmt: skip
     try:
         tour(backend, max_tokens=max_tokens)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 import typer
 
-from ramet.cli.backends import ContextLength, Device, DType, KvTokens, Model, Template, Url, choose, close
+from ramet.cli.backends import ContextLength, Device, DType, KvDType, KvTokens, Model, Template, Url, choose, close
 from ramet.lang.backends.base import Backend
 from ramet.lang.defaults import set_default_backend
 from ramet.lang.program import Program
@@ -34,6 +34,7 @@ def main(
     device: Device = None,
     dtype: DType = None,
     kv_tokens: KvTokens = None,
+    kv_cache_dtype: KvDType = None,
     context_length: ContextLength = None,
     chat_template: Template = None,
 ) -> None:
@@ -41,7 +42,7 @@ def main(
     names = load(file)
     backend = choose(
         model, url, device=device, dtype=dtype, kv_tokens=kv_tokens, context_length=context_length,
-        chat_template=chat_template,
+        kv_cache_dtype=kv_cache_dtype, chat_template=chat_template,
     )  # fmt: skip
     set_default_backend(backend)
     options = {k: v for k, v in dict(max_tokens=max_tokens, temperature=temperature).items() if v is not None}
