@@ -25,6 +25,7 @@ from ramet.radix.node import Cursor, Node, PageIds, PartialPage
 _NO_TOKENS: Tokens = np.empty(0, np.int32)
 _NO_PAGES: PageIds = np.empty(0, np.int32)
 _SNIPPET = 16
+_PRICE_KEEP = 0.1
 _GROWN_LABEL_TOKENS = 4096
 """A label that grows page by page stops here and a child goes on: growing copies it, and this bounds the copy."""
 
@@ -118,6 +119,9 @@ class RadixTree:
         self._roots: dict[str, Node] = {}
         self._candidates = Candidates()
         self._node_of_reader: dict[str, Node] = {}
+        self.price = 0.0
+        """Running mean of the last rank that went at each eviction: what a token was worth that had to go, where the
+        order's ranks are prices."""
         self._num_nodes = self._num_pages = self._num_leased_pages = 0
         self._num_inserted = self._num_duplicates = self._num_evicted = 0
 
@@ -253,6 +257,8 @@ class RadixTree:
             self._remember(took, order, on_behalf_of, now)
             if node.is_alive:
                 self._candidates.put_back(node, rank)
+        if evicted:
+            self.price += _PRICE_KEEP * (evicted[-1].rank - self.price)
         return evicted
 
     def prune(self, cursor: Cursor, keep_tokens: int = 0) -> list[Evicted]:

@@ -359,7 +359,14 @@ def _engine(
     if tree is None:
         raise BadRequest(expected="fcfs or lpm where the cache is off", got=options.policy, at="policy")
     pool_tokens = allocator.num_pages * options.page_size
-    programs = program_scheduling(options.policy, tree=tree, pool_tokens=pool_tokens, admission=admission, clock=clock)
+    programs = program_scheduling(
+        options.policy,
+        tree=tree,
+        pool_tokens=pool_tokens,
+        admission=admission,
+        clock=clock,
+        read_s_per_token=tier.read_s_per_token if tier is not None else lambda: None,
+    )
     cache = PrefixCache(allocator, options.page_size, tree, _minding(quotas, programs.eviction), tier)
     scheduler = Scheduler(cache, programs.order, programs.admission, clock, StepPace(_MAX_STALL_S), quotas)
     return Engine(scheduler, executor, programs.feed, executor.mover)

@@ -32,6 +32,7 @@ from ramet.runtime.kv.tier import DiskTier
 from ramet.runtime.literals import TextCodec, encode, guard
 from ramet.runtime.questions import Question, ask, decide
 from ramet.runtime.scheduler.choices import Choices, Scores, Scoring
+from ramet.runtime.scheduler.program_feed import ProgramFeed
 from ramet.runtime.scheduler.scheduler import Ended, RequestEvent
 from ramet.runtime.scheduler.sequence import Request
 from ramet.runtime.scheduler.token_row import TokenRow
@@ -557,7 +558,9 @@ class LocalClient:
         with self._lock:
             counts = {"num_programs": self._branches.num_programs, "num_branches": self._branches.num_branches}
         counts["grammar_device_masks_total"], counts["grammar_host_masks_total"] = self._engine.num_masks
-        return msgspec.structs.replace(statistics, **counts)
+        listener = self._engine.listener
+        totals = await self._ask(listener.totals) if isinstance(listener, ProgramFeed) else {}
+        return msgspec.structs.replace(statistics, **counts, **totals)
 
     async def flush_cache(self) -> int:
         return await self._ask(self._engine.scheduler.cache.flush)

@@ -422,6 +422,10 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Places drawn under a grammar whose mask the device made, ..."""
     grammar_host_masks_total: int = 0
     """... and those whose mask the host made."""
+    idle_token_seconds_total: float = 0.0
+    """KV tokens of programs in gaps that nobody else reads, times seconds; under `gittins` and its kin."""
+    idle_cost_seconds_total: float = 0.0
+    """The same at the price of memory of the time."""
     quota_refused_total: int = 0
     """Turns refused because their tenant or program was at its limit."""
     tree_nodes: int = 0

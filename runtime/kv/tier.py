@@ -95,6 +95,11 @@ class DiskTier:
             root = self._roots[namespace] = root_key(self._identity, namespace)
         extend_keys(keys, root, tokens, self.page_size, num_pages)
 
+    def read_s_per_token(self) -> float | None:
+        """As it was measured; None where nothing was yet."""
+        read_s = self.costs.read_s_per_page
+        return None if read_s is None else read_s / self.page_size
+
     # Writing ---------------------------------------------------------------------------------------------------------
 
     def rests(self, pages: Sequence[int], keys: Sequence[PageKey]) -> None:

@@ -243,8 +243,7 @@ class PrefixCache:
         if self.tier is None or self.tree is None or found.match is None or seq.reload is not None:
             return False
         first, last = found.num_whole // self.page_size, seq.num_reusable // self.page_size
-        self.tier.name_pages(seq.page_keys, seq.tokens, seq.namespace, max(last, len(seq.page_keys)))
-        keys = seq.page_keys[first:last]
+        keys = self._named(seq, last)[first:last]
         if keys and (shared := self._reloads.get(keys[0])) is not None:
             seq.reload = shared
             return True
@@ -253,6 +252,14 @@ class PrefixCache:
             return False
         seq.reload = self._read(seq, found.match, keys[:num_pages])
         return seq.reload is not None
+
+    def _named(self, seq: Sequence, num_pages: int) -> list[PageKey]:
+        """Names of its leading pages, `num_pages` at least. Kept with its tokens: each page is hashed once, whatever
+        the number of turns."""
+        assert self.tier is not None
+        names = seq.tokens.names(self.page_size)
+        self.tier.name_pages(names, seq.tokens, seq.namespace, max(num_pages, len(names)))
+        return names
 
     def _read(self, seq: Sequence, match: Match, keys: list[PageKey]) -> Reload | None:
         assert self.tier is not None and self.tree is not None
@@ -352,8 +359,7 @@ class PrefixCache:
         self.num_owned -= len(own)
         cursor = seq.lease.cursor
         if self.tier is not None and num_whole:
-            self.tier.name_pages(seq.page_keys, seq.tokens, seq.namespace, num_whole)
-            self.tier.rests(seq.pages[:num_whole], seq.page_keys)
+            self.tier.rests(seq.pages[:num_whole], self._named(seq, num_whole)[:num_whole])
         seq.lease.release()
         self._reset(seq)
         return cursor

@@ -6,6 +6,7 @@ value of waiting KV is made of: the pace of prefill, and how much longer a retur
 """
 
 from collections import defaultdict
+from collections.abc import Callable
 
 from ramet.radix.node import Cursor
 from ramet.radix.tree import RadixTree
@@ -31,8 +32,16 @@ _SURE_AFTER = 64
 class Measured:
     """Running means of what only the machine can tell."""
 
-    def __init__(self, *, prefill_s_per_token: float = 1e-3, extra_wait_s: float = 0.5) -> None:
-        """Starting values, until something was measured."""
+    def __init__(
+        self,
+        *,
+        prefill_s_per_token: float = 1e-3,
+        extra_wait_s: float = 0.5,
+        read_s_per_token: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        """Starting values, until something was measured. `read_s_per_token`: what a token costs that a lower tier has;
+        None: there is none, or nothing was measured."""
+        self._read_s_per_token = read_s_per_token
         self.prefill_s_per_token, self._num_prefills = prefill_s_per_token, 0
         self._waits = {True: 0.0, False: extra_wait_s}
 
@@ -42,8 +51,11 @@ class Measured:
         return max(0.0, self._waits[False] - self._waits[True])
 
     def rebuild_s(self, start: int, end: int) -> float:
-        """R: seconds to compute tokens [start, end) again, at the pace of late."""
-        return (end - start) * self.prefill_s_per_token
+        """R: seconds to have tokens [start, end) again, computed at the pace of late, or read where that is faster:
+        what is evicted is in the lower tier, for it was written at rest or is now."""
+        read_s = self._read_s_per_token()
+        pace = self.prefill_s_per_token
+        return (end - start) * (pace if read_s is None else min(pace, read_s))
 
     @property
     def known_pace(self) -> float | None:
@@ -89,6 +101,7 @@ class ProgramFeed:
             program.is_admitted = False  # to nothing: it asks for room again, ahead of the new ones
         if not program.turns:
             self._leave_what_was_edited(program, reader, request.num_known)
+        self._charge_gap(program, now)
         self.table.queue(program.program_id, request.request_id, now, len(request.tokens))
         self._revalue(program.program_id)
 
@@ -139,6 +152,20 @@ class ProgramFeed:
             self.table.gap(program_id, kind, self._clock.now())
         self._revalue(program_id)
 
+    def _charge_gap(self, program: Program, now: float) -> None:
+        if program.gap is not None:
+            depth = max(map(self._tree.reader_depth, self._readers.get(program.program_id, ())), default=0)
+            left = max(0, depth - (program.held_tokens - program.unshared_tokens))
+            self.table.charge_gap(program, left, self._tree.price, now)
+
+    def totals(self) -> dict[str, float]:
+        """Of all tenants' accounts, for the engine's snapshot."""
+        accounts = self.table.accounts.values()
+        return {
+            "idle_token_seconds_total": sum(account.idle_token_s for account in accounts),
+            "idle_cost_seconds_total": sum(account.idle_cost_s for account in accounts),
+        }
+
     def _revalue(self, program_id: str) -> None:
         """It waits for something else now, or for nothing: what is kept for it is worth more or less at once."""
         for reader in self._readers.get(program_id, ()):
@@ -177,6 +204,8 @@ class ProgramFeed:
 
     def closed(self, program_id: str) -> None:
         """The program ended: nobody reads its paths any more."""
+        if (program := self.table.find(program_id)) is not None:
+            self._charge_gap(program, self._clock.now())
         for reader in self._readers.pop(program_id, ()):
             self._tree.detach(reader)
         self.table.close(program_id)

@@ -34,10 +34,17 @@ class ProgramScheduling(NamedTuple):
 
 
 def program_scheduling(
-    name: ProgramOrderName, *, tree: RadixTree, pool_tokens: int, admission: AdmissionConfig, clock: Clock
+    name: ProgramOrderName,
+    *,
+    tree: RadixTree,
+    pool_tokens: int,
+    admission: AdmissionConfig,
+    clock: Clock,
+    read_s_per_token: Callable[[], float | None] = lambda: None,
 ) -> ProgramScheduling:
-    """`gittins` brings retention by value and admission by working set; the others order, over a plain cache."""
-    table, measured = ProgramTable(pool_tokens), Measured()
+    """`gittins` brings retention by value and admission by working set; the others order, over a plain cache.
+    `read_s_per_token`: of a lower tier, as it is measured; None: nothing is known, or there is none."""
+    table, measured = ProgramTable(pool_tokens), Measured(read_s_per_token=read_s_per_token)
     if name == "gittins":
         retention = RetentionOrder(table, measured.rebuild_s, extra_wait_s=lambda: measured.extra_wait_s)
         settings = WorkingSetConfig(

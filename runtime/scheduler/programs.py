@@ -154,6 +154,18 @@ class Program:
         return 2.0**self.spec.priority
 
 
+@dataclass(slots=True)
+class TenantAccount:
+    """What all programs of a tenant had."""
+
+    service: float = 0.0
+    """KV-token-seconds and compute of their turns, of parallel ones the sum."""
+    idle_token_s: float = 0.0
+    """KV tokens that only they read, times the seconds that these lay in gaps."""
+    idle_cost_s: float = 0.0
+    """The same at the price of memory of the time: seconds that others would have saved with it."""
+
+
 class ProgramTable:
     """See the module. `pool_tokens`: KV tokens of the pool, which scales compute seconds to KV-token-seconds."""
 
@@ -164,6 +176,8 @@ class ProgramTable:
         self.classes: dict[tuple[str, str], ClassHistory] = defaultdict(ClassHistory)
         self._all = RunningMean()
         self._active: dict[tuple[str, str], RunningMean] = defaultdict(RunningMean)
+        self.accounts: dict[str, TenantAccount] = defaultdict(TenantAccount)
+        """By tenant; an account outlives its programs."""
         self.num_done = 0
         self.full_until_s = float("-inf")
         """Until then no new program is tried: one did not fit, and no other has ended since."""
@@ -236,6 +250,7 @@ class ProgramTable:
         turn.service += service
         program.served_s += seconds
         program.attained += service
+        self.accounts[program.spec.tenant].service += service
         program.counter += row.new_tokens if row.is_prefill else 2.0 * row.new_tokens
 
     def suspend(self, program_id: str, request_id: int, now_s: float) -> None:
@@ -266,6 +281,17 @@ class ProgramTable:
         program.state = _GAP_STATES[kind]
         program.gap = Gap(key or (program.spec.workload, kind), now_s, expected_s)
         self.estimator.begin(program_id, program.gap.key, now_s)
+
+    def charge_gap(self, program: Program, tokens_left: int, price: float, now_s: float) -> None:
+        """A gap ends: what lay there for it alone is on its tenant's account, whoever it was kept from. `tokens_left`:
+        of its unshared tokens, those that are still there; in between it had half of what went."""
+        gap = program.gap
+        if gap is None:
+            return
+        mean_tokens = (program.unshared_tokens + min(tokens_left, program.unshared_tokens)) / 2
+        account, token_s = self.accounts[program.spec.tenant], mean_tokens * max(0.0, now_s - gap.began_s)
+        account.idle_token_s += token_s
+        account.idle_cost_s += token_s * max(0.0, price)
 
     def close(self, program_id: str) -> Program | None:
         """The program ended, however it ended."""

@@ -113,8 +113,6 @@ class Sequence:
     """A running sequence that computes what this one needs, ..."""
     joins_at: int = 0
     """... until it has so many tokens."""
-    page_keys: list[bytes] = field(default_factory=list)
-    """Names of its leading pages in the disk tier, as far as they were asked for."""
     reload: Reload | None = None
     """Pages that are being read for it. Once at each waiting: what is evicted again meanwhile is computed."""
     num_matched: int = 0

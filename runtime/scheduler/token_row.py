@@ -14,13 +14,15 @@ ID_TYPE = "i"
 class TokenRow(Sequence[int]):
     """A growing row of token ids. One writer at a time; forks may have different writers."""
 
-    __slots__ = ("_ids", "_is_shared", "_length")
+    __slots__ = ("_ids", "_is_shared", "_length", "_names", "_tokens_per_name")
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self._ids = array(ID_TYPE)
         self._ids.extend(tokens)
         self._length = len(self._ids)
         self._is_shared = False
+        self._names: list[bytes] = []
+        self._tokens_per_name = 1
 
     def __len__(self) -> int:
         return self._length
@@ -59,6 +61,7 @@ class TokenRow(Sequence[int]):
         """Forget the ids from `length` on."""
         assert length <= self._length
         self._length = length
+        del self._names[length // self._tokens_per_name :]
         if not self._is_shared:
             del self._ids[length:]
 
@@ -66,8 +69,16 @@ class TokenRow(Sequence[int]):
         """The same ids, apart from here on. O(1)."""
         child = TokenRow.__new__(TokenRow)
         child._ids, child._length, child._is_shared = self._ids, self._length, True
+        child._names, child._tokens_per_name = self._names.copy(), self._tokens_per_name
         self._is_shared = True
         return child
+
+    def names(self, tokens_per_name: int) -> list[bytes]:
+        """What its leading runs of so many ids are called, as far as somebody gave them names. The list is for its
+        giver to extend; names stay with their ids, through forks, and go with them."""
+        if tokens_per_name != self._tokens_per_name:
+            self._names, self._tokens_per_name = [], tokens_per_name
+        return self._names
 
     def _own(self) -> None:
         self._ids = self._ids[: self._length]

@@ -42,6 +42,18 @@ _COUNTERS: tuple[tuple[str, str, str, str], ...] = (
     ("generated_tokens_total", "ramet_generated_tokens", "vllm:generation_tokens", "Tokens generated."),
     ("evicted_tokens_total", "ramet_evicted_tokens", "", "Tokens whose KV was evicted."),
     (
+        "idle_token_seconds_total",
+        "ramet_idle_kv_token_seconds",
+        "",
+        "KV tokens of programs in gaps that nobody else reads, times seconds.",
+    ),
+    (
+        "idle_cost_seconds_total",
+        "ramet_idle_kv_cost_seconds",
+        "",
+        "The same at the price of memory: seconds that others would have saved.",
+    ),
+    (
         "quota_refused_total",
         "ramet_quota_refused",
         "",

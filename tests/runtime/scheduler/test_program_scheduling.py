@@ -12,7 +12,7 @@ from ramet.runtime.engine import Engine
 from ramet.runtime.kv.allocator import PageAllocator
 from ramet.runtime.local_client import LocalClient
 from ramet.runtime.scheduler.cache import PrefixCache
-from ramet.runtime.scheduler.program_feed import ProgramFeed
+from ramet.runtime.scheduler.program_feed import Measured, ProgramFeed
 from ramet.runtime.scheduler.program_scheduling import ProgramOrderName, program_scheduling
 from ramet.runtime.scheduler.programs import reader_name
 from ramet.runtime.scheduler.scheduler import Scheduler
@@ -125,3 +125,38 @@ async def test_a_closed_branch_is_nobodys_reader() -> None:
         await client.statistics()
         assert tree.reader_depth(reader_name("p", child.branch_id)) == 0
         assert tree.reader_depth(reader_name("p", branch.branch_id)) > 0
+
+
+def test_what_a_lower_tier_has_costs_what_reading_it_was_measured_to_cost() -> None:
+    read_s: list[float | None] = [None]
+    measured = Measured(prefill_s_per_token=1e-3, read_s_per_token=lambda: read_s[0])
+    assert measured.rebuild_s(100, 300) == pytest.approx(0.2)
+    read_s[0] = 1e-4
+    assert measured.rebuild_s(100, 300) == pytest.approx(0.02)
+    read_s[0] = 1e-2
+    assert measured.rebuild_s(100, 300) == pytest.approx(0.2), "a slow disk is not read"
+
+
+async def test_what_lies_idle_in_gaps_is_on_the_account_of_its_tenant() -> None:
+    """Two tenants wait equally long; a page that both read is on nobody's account."""
+    client, feed = client_under("gittins", num_pages=400)
+    clock = client._engine.scheduler.clock
+    assert isinstance(clock, ManualClock)
+    async with client:
+        branches = []
+        for tenant, words in (("a", 40), ("b", 10)):
+            branch = await client.open(ProgramSpec(program_id=tenant, tenant=tenant))
+            await client.extend(branch, [TextPiece(f"{tenant} says " + "word " * words)])
+            await speak(client, branch)
+            branches.append(branch)
+        unshared = {tenant: feed.table[tenant].unshared_tokens for tenant in "ab"}
+        clock.advance(10.0)
+        feed._tree.price = 0.5
+        for branch in branches:
+            await client.extend(branch, [TextPiece(" and more")])
+            await speak(client, branch)
+        idle = {tenant: feed.table.accounts[tenant].idle_token_s for tenant in "ab"}
+        assert idle == pytest.approx({tenant: 10.0 * unshared[tenant] for tenant in "ab"}) and idle["a"] > 2 * idle["b"]
+        statistics = await client.statistics()
+        assert statistics.idle_token_seconds_total == pytest.approx(sum(idle.values()))
+        assert statistics.idle_cost_seconds_total == pytest.approx(0.5 * sum(idle.values()))

@@ -41,3 +41,17 @@ def test_it_reads_like_a_list_whatever_its_history() -> None:
                 assert not model or (row[-1] == model[-1] and row[len(model) // 2] == model[len(model) // 2])
         assert len(row) == len(model)
     assert all([*row] == model for row, model in rows)
+
+
+def test_names_stay_with_their_ids_and_go_with_them() -> None:
+    row = TokenRow(range(40))
+    row.names(4).extend(bytes([n]) for n in range(10))
+    fork = row.fork()
+    fork.truncate(18)
+    fork.extend([7] * 10)
+    assert fork.names(4) == [bytes([n]) for n in range(4)]
+    assert len(row.names(4)) == 10
+    row.append(1)
+    row.truncate(39)
+    assert len(row.names(4)) == 9
+    assert row.names(8) == []
