@@ -332,36 +332,46 @@ INLINE void sum_values(const u8x64* values, int D, int num_steps, const typename
     }
 }
 
-// Scores -> weights e^(score - m), in place; writes m and l. Where SCALED, a key's scale belongs to its score and a value's to
-// the weight that meets it, not to l.
-template <class Math, bool SCALED>
-void weigh(const Query& q, float soft_cap, int base, int num_blocks, float* scores, typename Math::Element* weights,
-                  const float* key_scales, const float* value_scales, Partial& out) {
+// The largest score of one query, at [base, base + 16 num_blocks), where it sees anything, else -inf. Writes scores back as they
+// count: scaled, capped, -inf where nothing is seen. Where SCALED, a key's scale belongs to its score.
+template <bool SCALED>
+INLINE float prepare_scores(const Query& q, float soft_cap, int base, int num_blocks, float* scores, const float* key_scales) {
   f32x16 largest = splat(-INFINITY);
   if (!SCALED && soft_cap == 0 && sees_all(q, base) && sees_all(q, base + (num_blocks - 1) * LANES)) {
     for (int b = 0; b < num_blocks; b++) largest = maximum(largest, load(scores + b * LANES));
-  } else {
-    for (int b = 0; b < num_blocks; b++) {
-      f32x16 x = load(scores + b * LANES);
-      if constexpr (SCALED) x = x * load(key_scales + b * LANES);
-      if (soft_cap > 0) x = soft_cap * tanh_of(x / soft_cap);
-      if (!sees_all(q, base + b * LANES)) x = select(visible_lanes(q, base + b * LANES), x, splat(-INFINITY));
-      largest = maximum(largest, x);
-      store(scores + b * LANES, x);
+    return max_lanes(largest);
+  }
+  for (int b = 0; b < num_blocks; b++) {
+    f32x16 x = load(scores + b * LANES);
+    if constexpr (SCALED) x = x * load(key_scales + b * LANES);
+    if (soft_cap > 0) x = soft_cap * tanh_of(x / soft_cap);
+    if (!sees_all(q, base + b * LANES)) x = select(visible_lanes(q, base + b * LANES), x, splat(-INFINITY));
+    largest = maximum(largest, x);
+    store(scores + b * LANES, x);
+  }
+  return max_lanes(largest);
+}
+
+// Scores -> weights e^(score - m); writes m and l. Where SCALED, a value's scale belongs to the weight that meets it, not to l.
+// Queries take turns within a block: one alone would wait for its own results most of the time.
+template <class Math, int NQ, bool SCALED>
+void weigh(const Query* queries, float soft_cap, int base, int num_blocks, ChunkScratch<Math>& s, Partial* out) {
+  float m[NQ];
+  for (int i = 0; i < NQ; i++) {
+    out[i].m = prepare_scores<SCALED>(queries[i], soft_cap, base, num_blocks, s.scores + i * CHUNK, s.key_scales);
+    m[i] = out[i].m == -INFINITY ? 0.0f : out[i].m;  // nothing visible: the weights must be 0, not e^(inf - inf)
+  }
+  f32x16 sums[NQ] = {};
+  for (int b = 0; b < num_blocks; b++) {
+#pragma GCC unroll 6
+    for (int i = 0; i < NQ; i++) {
+      f32x16 w = exponential_of_negative(load(s.scores + i * CHUNK + b * LANES) - m[i]);
+      sums[i] = sums[i] + w;
+      if constexpr (SCALED) w = w * load(s.value_scales + b * LANES);
+      Math::put(s.weights + i * CHUNK + b * LANES, w);
     }
   }
-  out.m = max_lanes(largest);
-  // nothing visible: m is -inf, and the weights must be 0, not e^(inf - inf)
-  const float m = out.m == -INFINITY ? 0.0f : out.m;
-  f32x16 sum = {};
-#pragma GCC unroll 4
-  for (int b = 0; b < num_blocks; b++) {
-    f32x16 w = exponential_of_negative(load(scores + b * LANES) - m);
-    sum = sum + w;
-    if constexpr (SCALED) w = w * load(value_scales + b * LANES);
-    Math::put(weights + b * LANES, w);
-  }
-  out.l = sum_lanes(sum);
+  for (int i = 0; i < NQ; i++) out[i].l = sum_lanes(sums[i]);
 }
 
 // Folds m and l of NQ fresh chunk results into `total`; the outputs follow in sum_values. One exponential serves all.
@@ -401,10 +411,11 @@ void attend_tile(const KVShape& kv, const Query* queries, float soft_cap, int ba
   int b = 0;
   for (; b + 4 <= num_blocks; b += 4) score_blocks<Math, NQ, 4>(s.keys, steps, queries, s.scores, b);
   for (; b < num_blocks; b++) score_blocks<Math, NQ, 1>(s.keys, steps, queries, s.scores, b);
-  const auto weigh_as = kv.type == KV_INT8 ? weigh<Math, true> : weigh<Math, false>;
   Partial fresh[NQ];
-  for (int i = 0; i < NQ; i++)
-    weigh_as(queries[i], soft_cap, base, num_blocks, s.scores + i * CHUNK, s.weights + i * CHUNK, s.key_scales, s.value_scales, fresh[i]);
+  if (kv.type == KV_INT8)
+    weigh<Math, NQ, true>(queries, soft_cap, base, num_blocks, s, fresh);
+  else
+    weigh<Math, NQ, false>(queries, soft_cap, base, num_blocks, s, fresh);
   Meeting meetings[NQ];
   if (FOLDS)
     meet<NQ>(fresh, out, meetings);
