@@ -1,5 +1,6 @@
 """What every route does around its adapter: find the context, read the body, follow the events, answer."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from ramet.runtime.serve.routes.accounting import Entry, accounted
 from ramet.runtime.serve.state import ServerState
 from ramet.runtime.serve.turn import Choice, Turn, closing, merged, run_turn
 from ramet.runtime.serve.wire_errors import json_response
-from ramet.runtime.types import Finished
+from ramet.runtime.types import Finished, Paused, Queued, Resumed
 
 T = TypeVar("T")
 
@@ -72,9 +73,22 @@ async def answer(
     """One JSON object or a stream of events. Errors before the first event are HTTP errors, also of a stream."""
     if not stream:
         return json_response(await until_gone(http, collect(events)))
-    begun = await until_gone(http, _begin(events))
+    notes: asyncio.Queue[bytes] = asyncio.Queue()
+    as_events = http.headers.get(sse.STATE_HEADER) == "1"
+    begun = await until_gone(http, _begin(_noting(events, notes, as_events=as_events)))
     config = state_of(http).config
-    return sse.response(blocks(begun), path=http.url.path, keep_alive_s=config.keep_alive_s)
+    return sse.response(blocks(begun), path=http.url.path, keep_alive_s=config.keep_alive_s, notes=notes)
+
+
+async def _noting(
+    events: AsyncIterator[Choice], notes: asyncio.Queue[bytes], *, as_events: bool
+) -> AsyncIterator[Choice]:
+    """The same events; those that no dialect has are noted beside them."""
+    async with closing(events) as choices:
+        async for choice in choices:
+            if isinstance(choice.event, Queued | Paused | Resumed):
+                notes.put_nowait(sse.state_change(choice.event, choice.number, as_event=as_events))
+            yield choice
 
 
 async def _begin(events: AsyncIterator[Choice]) -> AsyncIterator[Choice]:
