@@ -47,7 +47,7 @@ QUICK: dict[str, Callable[[Path], Figure]] = {
     "S7": partial(s7, seeds=(2,)),
     "S8": partial(s8, num_programs=60, num_trees=4),
     "S9": partial(s9, seeds=(0, 1)),
-    "S10": partial(s10, rates=(1.0,), num_graphs=12),
+    "S10": partial(s10, rates=(1.0,)),
     "S11": partial(s11, loads=(20, 50), ratios=(1,), until_s=300.0),
     "S12": partial(s12, num_sessions=48),
     "S13": partial(s13, num_programs=80),

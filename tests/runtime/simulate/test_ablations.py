@@ -1,5 +1,6 @@
 """Parts of ours can be left out one at a time, each changes what it is about, and the command says what it drew."""
 
+import inspect
 import json
 from pathlib import Path
 
@@ -69,6 +70,8 @@ def test_a_run_says_what_was_left_out(tmp_path: Path) -> None:
 
 def test_quick_figures_are_some_of_all_figures() -> None:
     assert set(QUICK) < set(FIGURES)
+    for measure in QUICK.values():
+        inspect.signature(measure).bind(Path("traces"))
 
 
 def test_a_load_curve_is_read_from_its_figure() -> None:
