@@ -6,6 +6,7 @@ the business of the part that it hands to the next.
 
 import functools
 import hashlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, get_args
 import torch
 
 from ramet.constrained.spec import Spec
+from ramet.kernels._triton import HAS_TRITON
 from ramet.radix.eviction import EvictionOrder, LeastRecentlyUsed
 from ramet.radix.tree import RadixTree
 from ramet.runtime import calibration
@@ -52,6 +54,8 @@ from ramet.runtime.weights.source import WeightSource, open_source
 
 if TYPE_CHECKING:
     from ramet.constrained.grammar import CompiledGrammar
+
+log = logging.getLogger(__name__)
 
 BytesRead = Callable[[int, int], None]
 """Bytes so far, bytes in all."""
@@ -309,6 +313,11 @@ def _executor(
 def _with_graphs(options: Options, loaded: LoadedModel, kv: KVPool, record: Recorder | None = None) -> Model:
     """On a GPU: the model with its kernels' blocks measured and its decode steps recorded, unless told otherwise."""
     if loaded.device.type != "cuda":
+        return loaded.model
+    if not HAS_TRITON:
+        if options.cuda_graphs or options.tuning:
+            raise NotBuilt("CUDA graphs and tuning without Triton", hint="Install triton, or leave both settings out.")
+        log.warning("steps run without CUDA graphs, which is slower: there is no Triton")
         return loaded.model
     if options.tuning is not False:
         measure_blocks_of(loaded.model, kv)

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from ramet.kernels import tuning
 from ramet.kernels.registry import use_backends
+from ramet.runtime import assembly
 from ramet.runtime.assembly import _with_graphs
+from ramet.runtime.errors import NotBuilt
 from ramet.runtime.models.base import make_kv_pool
 from ramet.runtime.models.batch import KVPool, StepBatch
 from ramet.runtime.models.config import ModelConfig, RopeConfig
@@ -179,3 +181,16 @@ def test_the_setting_decides_on_a_gpu(wanted: bool | None, is_graphed: bool, mod
     assert isinstance(chosen, GraphedModel) == is_graphed
     on_cpu = cast(Any, SimpleNamespace(model=model, device=torch.device("cpu"), config=CONFIG))
     assert _with_graphs(options, on_cpu, pool(), Anew()) is model
+
+
+def test_without_triton_a_gpu_runs_the_model_as_it_is_and_says_so(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(assembly, "HAS_TRITON", False)
+    loaded = cast(Any, SimpleNamespace(model=model, device=torch.device("cuda"), config=CONFIG))
+    options = SimpleNamespace(cuda_graphs=None, tuning=None, page_size=S)
+    assert assembly._with_graphs(cast(Any, options), loaded, pool(), Anew()) is model
+    assert "no Triton" in caplog.text
+    options.cuda_graphs = True
+    with pytest.raises(NotBuilt, match="without Triton"):
+        assembly._with_graphs(cast(Any, options), loaded, pool(), Anew())
