@@ -60,6 +60,8 @@ class PageAllocator:
         Raises OutOfPages, and then nothing has changed."""
         if num_pages > self._num_free:
             raise OutOfPages(num_pages, self._num_free)
+        if num_pages == 1:
+            return [self._take_one(after)]
         near = self._take_following(num_pages, after) if after is not None else []
         rest = self._stack[self._num_free - (num_pages - len(near)) : self._num_free]
         self._num_free -= len(rest)
@@ -86,6 +88,16 @@ class PageAllocator:
 
     def statistics(self) -> AllocatorStatistics:
         return AllocatorStatistics(self.num_pages, self._num_free, self.num_pages - self._num_free)
+
+    def _take_one(self, after: int | None) -> int:
+        """What a decoding sequence asks for."""
+        if after is not None and after + 1 < self.pool_pages and self._place[after + 1] >= 0:
+            self._take_from_inside(after + 1)
+            return after + 1
+        self._num_free -= 1
+        page = int(self._stack[self._num_free])
+        self._place[page] = -1
+        return page
 
     def _take_following(self, num_pages: int, after: int) -> list[int]:
         taken: list[int] = []

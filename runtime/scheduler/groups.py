@@ -7,6 +7,7 @@ rows are the same, and the lowest node saves most.
 """
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 from ramet.radix.node import Node
 from ramet.runtime.types import RowGroup
@@ -47,36 +48,52 @@ def shared_groups(ends: Iterable[tuple[int, Node]]) -> list[RowGroup]:
 
 
 def _linked(ends: Iterable[tuple[int, Node]]) -> list[_Junction]:
-    """All junctions, those below before those above, each knowing the next one above it."""
+    """All junctions, those below before those above, each knowing the next one above it. A path is walked up to the
+    first node that an earlier path went through: so nodes fall into segments, and later segments lie below."""
     found: dict[Node, _Junction] = {}
-    seen: set[Node] = set()
-    segments: list[list[Node]] = []
+    segment_of: dict[Node, int] = {}
+    junctions_in: list[list[_Junction]] = []
+    met_at: list[_Junction | None] = []
     for row, end in ends:
         junction = found.get(end)
         if junction is None:
             junction = found[end] = _Junction(end)
-            node, segment = end, list[Node]()
-            while node.parent is not None and node not in seen:
-                seen.add(node)
-                segment.append(node)
-                node = node.parent
-            segments.append(segment)
-            if node.parent is not None and node not in found:
-                found[node] = _Junction(node)  # a path met one that was walked before
+            place = segment_of.get(end)
+            if place is not None:
+                junctions_in[place].append(junction)  # it ends on a path that was walked before
+            elif (above := end.parent) is not None:
+                place, node = len(junctions_in), end
+                while above is not None and node not in segment_of:
+                    segment_of[node] = place
+                    node, above = above, above.parent
+                junctions_in.append([junction])
+                met_at.append(_meet(node, found, junctions_in, segment_of) if above is not None else None)
         junction.rows.append(row)
     below_first: list[_Junction] = []
-    for segment in reversed(segments):  # a path is walked up to an earlier one: later ones lie below
-        last: _Junction | None = None
-        for node in segment:
-            here = found.get(node)
-            if here is not None:
-                if last is not None:
-                    last.above = here
-                below_first.append(here)
-                last = here
-        if last is not None and segment:
-            last.above = found.get(segment[-1].parent) if segment[-1].parent is not None else None
+    for place in range(len(junctions_in) - 1, -1, -1):
+        line = junctions_in[place]
+        if len(line) > 1:
+            line.sort(key=_start, reverse=True)
+            for below, above_it in pairwise(line):
+                below.above = above_it
+        line[-1].above = met_at[place]
+        below_first += line
     return below_first
+
+
+def _meet(
+    node: Node, found: dict[Node, _Junction], junctions_in: list[list[_Junction]], segment_of: dict[Node, int]
+) -> _Junction:
+    """The junction at a node that a path met on its way up."""
+    junction = found.get(node)
+    if junction is None:
+        junction = found[node] = _Junction(node)
+        junctions_in[segment_of[node]].append(junction)
+    return junction
+
+
+def _start(junction: _Junction) -> int:
+    return junction.node.start
 
 
 def _choose(junction: _Junction) -> None:

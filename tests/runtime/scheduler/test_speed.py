@@ -12,6 +12,7 @@ from ramet.runtime.scheduler.programs import ProgramTable, reader_name
 from ramet.runtime.scheduler.retention import RetentionOrder
 from ramet.runtime.scheduler.sequence import Request
 from ramet.runtime.scheduler.token_row import TokenRow
+from ramet.runtime.scheduler.waiting import WaitingRoom
 from ramet.runtime.types import GenerateSpec, ProgramSpec, Queued, SampledRow, StepPlan, StepResult
 from ramet.testing import ManualClock
 
@@ -130,3 +131,31 @@ def test_ranks_are_made_anew_for_gaps_that_have_changed_and_not_for_all_waiting_
     tree.revalue(reader_name("999", 0))
     tree.evict(tree.num_evictable_pages - 10, retention)
     assert tree.reader_depth(reader_name("999", 0)) == 10
+
+
+def test_a_long_line_is_ranked_again_a_slice_a_step_and_wholly_within_its_time() -> None:
+    ranked: list[int] = []
+
+    class Ageing:
+        refresh_s, reads_cache = 1.0, False
+
+        def rank(self, seq, now_s: float) -> tuple[float, ...]:
+            ranked.append(seq.id)
+            return (-now_s, seq.id)
+
+    room, driver = WaitingRoom(Ageing()), Driver(num_pages=4)
+    for number in range(320):
+        driver.submit([66, 67], program=str(number))
+    for seq in driver.scheduler._waiting:
+        room.add(seq, 0.0)
+    ranked.clear()
+    room.rank_again(0.0)
+    ranked.clear()
+    most = 0
+    for step in range(1, 56):
+        before = len(ranked)
+        if room.is_stale(0.02 * step):
+            room.rank_again(0.02 * step)
+        most = max(most, len(ranked) - before)
+    assert most <= 40 and len(set(ranked)) == 320 and len(ranked) <= 360
+    assert [seq.rank for seq in room] == sorted(seq.rank for seq in room)
