@@ -1,9 +1,14 @@
 """Branches of one fork: let in together as far as they fit, read together, ended together; cancelled to the page."""
 
+import random
+
 import pytest
 from tests.runtime.scheduler.driver import GREEDY, Driver, undisturbed
 
+from ramet.radix.eviction import LeastRecentlyUsed
+from ramet.runtime.config import QuotaConfig
 from ramet.runtime.scheduler.gang import Gangs
+from ramet.runtime.scheduler.quota import Quotas, over_quota_first
 from ramet.runtime.types import GenerateSpec, Paused, Started
 
 PAGE = 4
@@ -137,3 +142,47 @@ def test_less_than_a_page_of_a_cancelled_branch_is_freed_too() -> None:
     (ended,) = (each for each in driver.scheduler.take_ended() if each.seq.id == branch)
     cache.prune(ended.cursor, len(HEAD), ended.seq.tokens)
     assert cache.allocator.num_free == num_free and cache.num_evictable == 10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_forks_cancels_and_limits_in_a_small_pool_lose_no_page_and_change_no_token(seed: int) -> None:
+    """Every step is checked by the driver: free + evictable + leased = total, and the tree's own rules."""
+    chooser = random.Random(seed)
+    driver = Driver(num_pages=60, page_size=PAGE, high_water=3.0, max_running=6, max_step_tokens=48)
+    quotas = Quotas(QuotaConfig(tenant_kv_tokens=400, program_kv_tokens=260, tenant_waiting=12))
+    driver.scheduler.quotas = driver.scheduler.cache.quotas = quotas
+    driver.scheduler.cache.order = over_quota_first(LeastRecentlyUsed(), quotas)
+    live: dict[int, tuple[list[int], int, int]] = {}
+    finished, num_cancelled, num_raised = 0, 0, 0
+    for _ in range(400):
+        if len(live) < 10 and chooser.random() < 0.2:
+            name, length = str(chooser.randrange(6)), chooser.randrange(3, 60)
+            head = [65 + (int(name) + n) % 20 for n in range(length)]
+            for place in range(chooser.choice([1, 2, 5])):
+                prompt = [*head, 70 + place, *[66] * chooser.randrange(6)]
+                wanted = chooser.randrange(1, 50)
+                known = length if place else 0
+                request = driver.submit(prompt, spec(wanted), program=name, num_known=known, tenant=str(int(name) % 2))
+                live[request] = (prompt, wanted, length)
+        num_raised += sum(map(driver.scheduler._gangs.is_raised, driver.scheduler._all.values()))
+        driver.step()
+        if live and chooser.random() < 0.05:
+            request = chooser.choice(list(live))
+            driver.scheduler.abort(request)
+            for ended in driver.scheduler.take_ended():
+                driver.ended[ended.seq.id] = ended
+                if ended.seq.id == request and ended.cursor is not None:
+                    driver.scheduler.cache.prune(ended.cursor, live[request][2], ended.seq.tokens)
+            driver.check()
+            num_cancelled += 1
+            del live[request]
+        for request in [each for each in live if each in driver.ended]:
+            prompt, wanted, _ = live.pop(request)
+            if driver.ended[request].ending.failed is None:
+                assert driver.output(request) == undisturbed(driver.model, prompt, spec(wanted))
+                finished += 1
+    driver.run()
+    assert finished > 20 and num_cancelled > 5 and num_raised > 0
+    assert quotas.held_tokens("0") == quotas.held_tokens("1") == 0 and not driver.scheduler._gangs._gangs
+    cached = sum(node.num_pages for node in driver.scheduler.cache.tree.nodes()) * PAGE
+    assert quotas.cached_tokens("0") + quotas.cached_tokens("1") == cached, "the books say what the tree has"
