@@ -4,8 +4,8 @@
     step      masks of this step's rows, drafts included: those after the last token are there already
     commit    the drawn tokens, still on the device, move the slots on and write their next masks
 
-No mask crosses from host to device, and neither does a token: what crosses is which row belongs to which slot, when the
-batch changes. Every buffer keeps its address, so the step can be captured. The host follows with states of its own, a
+No mask crosses from host to device, and no drawn token: what crosses is which row belongs to which slot, when the batch
+changes, and drafts, which the host proposes. Every buffer keeps its address, so the step can be captured. The host follows with states of its own, a
 step late, for drafts, tags and the end; they are what a slot is written from when a sequence starts, forks, comes back
 after a preemption, or leaves the device's bounds for a while.
 
