@@ -168,6 +168,7 @@ struct StepPlan {
   std::vector<AttendPlan> plans;   // per width of window
   std::vector<RowSet> sets;        // fork groups, then rows alone
   std::vector<int> alone;          // [R] the set that holds just this row
+  std::vector<uint8_t> is_asked;   // per tile: has a row whose logits are asked for; of the others, the last layer makes keys and values only
 };
 
 struct Thread {
@@ -585,6 +586,16 @@ void head_tile(const Walk& w, int pair, int first, int h) {
 
 // ---- the walk
 
+bool is_asked(const Walk& w, int layer, int token) {
+  return layer + 1 < w.m.c.num_layers || w.plan->is_asked[w.tiles.tile_of(token)];
+}
+bool is_asked(const Walk& w, int layer, const AttendUnit& u) {
+  if (u.row < 0 || layer + 1 < w.m.c.num_layers) return true;
+  for (int i = u.first; i < u.last; i++)
+    if (is_asked(w, layer, w.s.query_offsets[u.row] + i)) return true;
+  return false;
+}
+
 int rows_per_unit(int rows, int threads) { return std::max(1, std::min(32, (rows + 2 * threads - 1) / (2 * threads))); }
 
 void walk(const Walk& w, Team& team, Job& job, int thread) {
@@ -619,28 +630,35 @@ void walk(const Walk& w, Team& team, Job& job, int thread) {
           }));
     const Cut heads(w.tiles, c.num_heads + 2 * c.num_kv_heads, n);
     phase(P_QKV, heads.units(), [&](int u) {
-      heads.each(u, w.tiles, [&](int head, int first, int h) { qkv_unit(w, layer, t, head, first, h); });
+      heads.each(u, w.tiles, [&](int head, int first, int h) {
+        if (head >= c.num_heads || is_asked(w, layer, first)) qkv_unit(w, layer, t, head, first, h);
+      });
     });
     const AttendPlan& plan = w.plan->plans[m.plan_of_layer[layer]];
-    phase(P_ATTEND, int(plan.units.size()), [&](int u) { attend_unit(w, plan, layer, plan.units[u], t); });
+    phase(P_ATTEND, int(plan.units.size()), [&](int u) {
+      if (is_asked(w, layer, plan.units[u])) attend_unit(w, plan, layer, plan.units[u], t);
+    });
     const Cut columns(w.tiles, m.matrix(layer, OUT).num_pairs(), n);
     phase(P_OUTPUT, columns.units(), [&](int u) {
       columns.each(u, w.tiles, [&](int pair, int first, int h) {
-        add_tile(w, m.matrix(layer, OUT), m.o, pair, first, h, l.after_attention != nullptr);
+        if (is_asked(w, layer, first)) add_tile(w, m.matrix(layer, OUT), m.o, pair, first, h, l.after_attention != nullptr);
       });
     });
     phase(P_NORM, row_units, rows([&](int r) {
+            if (!is_asked(w, layer, r)) return;
             float* x = m.x + size_t(r) * d;
             if (l.after_attention) add_normed(x, m.added + size_t(r) * d, l.after_attention, d, c.eps);
             norm_row(x, l.feed_forward_norm, d, c.eps, m.a, w.tiles, r);
           }));
     const Cut blocks(w.tiles, c.feed_forward / 32, n);
     phase(P_GATE_UP, blocks.units(), [&](int u) {
-      blocks.each(u, w.tiles, [&](int block, int first, int h) { gate_up_tile(w, layer, block, first, h); });
+      blocks.each(u, w.tiles, [&](int block, int first, int h) {
+        if (is_asked(w, layer, first)) gate_up_tile(w, layer, block, first, h);
+      });
     });
     phase(P_DOWN, columns.units(), [&](int u) {
       columns.each(u, w.tiles, [&](int pair, int first, int h) {
-        add_tile(w, m.matrix(layer, DOWN), m.f, pair, first, h, l.after_feed_forward != nullptr);
+        if (is_asked(w, layer, first)) add_tile(w, m.matrix(layer, DOWN), m.f, pair, first, h, l.after_feed_forward != nullptr);
       });
     });
     after = l.after_feed_forward;
@@ -812,6 +830,9 @@ void make_room(Model& m, const RametStep& s) {
 std::shared_ptr<const StepPlan> make_plan(Model& m, const RametStep& s) {
   auto step = std::make_shared<StepPlan>();
   make_sets(s, *step);
+  const Tiles tiles(s.num_tokens);
+  step->is_asked.assign(tiles.count, false);
+  for (int i = 0; i < s.num_outputs; i++) step->is_asked[tiles.tile_of(int(s.output_rows[i]))] = true;
   size_t num_partials = 1;
   for (int window : m.windows) {
     AttendPlan& plan = step->plans.emplace_back();

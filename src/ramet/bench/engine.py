@@ -208,13 +208,16 @@ class Bench:
     def _limit_s(self, num_tokens: int, num_outputs: int, num_keys: int, read: float, int8: float) -> float:
         """The longer of reading weights and keys once, and multiplying every weight with every token in int8.
 
-        The output matrix counts for the `num_outputs` tokens whose logits are asked for. Attention's own products are
-        left out, so at long contexts the limit is generous to nobody but us.
+        The output matrix, and of the last layer all but keys and values, count for the `num_outputs` tokens whose
+        logits are asked for. Attention's own products are left out: at long contexts the limit can't be reached.
         """
         kv_bytes = self.config.kv_bytes_per_token(self.kv_dtype.itemsize)
         head = self.config.vocab_size * self.config.hidden_size
         layers = self.source.num_parameters() - head * (1 if self.config.tie_word_embeddings else 2)
-        products = layers * num_tokens + head * num_outputs
+        last = layers // self.config.num_layers
+        keys_and_values = 2 * self.config.hidden_size * self.config.num_kv_heads * self.config.head_dim
+        for_all = layers - last + keys_and_values
+        products = for_all * num_tokens + (last - keys_and_values + head) * num_outputs
         return max((self.model.weight_bytes() + num_keys * kv_bytes) / read, products / int8)
 
     # ---- fork groups

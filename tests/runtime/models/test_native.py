@@ -173,6 +173,21 @@ def test_logits_are_those_of_the_output_rows_asked_for(make_runner: Any) -> None
     assert torch.equal(some, everything[[19, 3, 3]])
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_what_nobody_asks_for_is_left_out_and_changes_no_bit(name: str) -> None:
+    """The last layer computes keys and values of every row, and the rest near rows that are asked for only."""
+    config, prompt = FAMILIES[name], _prompt(150)
+    model, pools = _native(config), [make_kv_pool(config, 10, 16, torch.float32, "cpu") for _ in range(3)]
+    batch = _line_batch(prompt, page_size=16)
+    every = model.forward(replace(batch, output_rows=torch.arange(150)), pools[0])
+    some = model.forward(replace(batch, output_rows=torch.tensor([149, 31])), pools[1])
+    model.forward(replace(batch, output_rows=torch.tensor([], dtype=torch.int64)), pools[2])
+    assert torch.equal(some, every[[149, 31]])
+    for pool in pools[1:]:
+        for ours, theirs in zip((*pool.keys, *pool.values), (*pools[0].keys, *pools[0].values), strict=True):
+            assert torch.equal(ours, theirs)
+
+
 def test_token_tree_equals_each_of_its_paths() -> None:
     """Five new tokens after eleven cached ones; each path from the root, computed alone, has the same logits."""
     model = _native(FAMILIES["gemma3"], weight_format="fp32")
