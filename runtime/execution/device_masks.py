@@ -5,9 +5,9 @@
     commit    the drawn tokens, still on the device, move the slots on and write their next masks
 
 No mask crosses from host to device, and no drawn token: what crosses is which row belongs to which slot, when the batch
-changes, and drafts, which the host proposes. Every buffer keeps its address, so the step can be captured. The host follows with states of its own, a
-step late, for drafts, tags and the end; they are what a slot is written from when a sequence starts, forks, comes back
-after a preemption, or leaves the device's bounds for a while.
+changes, and drafts, which the host proposes. Every buffer keeps its address, so the step can be captured. The host
+follows with states of its own, a step late, for drafts, tags and the end; they are what a slot is written from when a
+sequence starts, forks, comes back after a preemption, or leaves the device's bounds for a while.
 
 What the device can't hold takes the host's masks, counted by reason in `host_rows` and told once each in the log: a
 grammar without tables (Lark, or too large), one for which the arena, the rows or the slots have no room, more readings
