@@ -249,10 +249,18 @@ class Lowering:
     def num_parts(self, record: Objects) -> int:
         """How many free keys are told apart by their hash, so that a repeated one is not counted as another. Four times
         those that may be needed and more, so that most keys are told apart."""
-        wanted = record.minimum - len(record.required())
-        if wanted > MAX_DISTINCT:
-            self.refuse(f"minProperties asks for more than {MAX_DISTINCT} properties beyond the required ones")
+        wanted = self.num_wanted(record, MAX_DISTINCT)
         return 1 if wanted <= 1 else max(128, 1 << (4 * wanted - 1).bit_length())
+
+    def num_wanted(self, record: Objects, limit: int) -> int:
+        """How many different free keys may be needed; refused beyond the limit."""
+        wanted = record.minimum - len(record.required())
+        if wanted > limit:
+            value = self.algebra.document.schema(min(self._at, default=self.algebra.document.root)).value
+            own = isinstance(value, dict) and "minProperties" in value
+            reason = f"minProperties asks for more than {limit} properties beyond the required ones"
+            self.refuse(reason, keyword="minProperties" if own else "")
+        return wanted
 
     def declared(self, record: Objects) -> list[str]:
         """The keys with a place of their own: those of the order, then those that must (not) occur."""

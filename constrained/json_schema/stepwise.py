@@ -197,9 +197,7 @@ class _ObjectSteps:
     def _cut(self) -> Iterator[_Choice]:
         """Free keys, in parts where it matters which of them came."""
         position = 0 if self.lowering.any_order else len(self.order)
-        wanted = self.record.minimum - len(self.record.required())
-        if wanted > MAX_DISTINCT:
-            self.lowering.refuse(f"minProperties asks for more than {MAX_DISTINCT} properties beyond the required ones")
+        wanted = self.lowering.num_wanted(self.record, MAX_DISTINCT)
         for each in self.free:
             demands = frozenset(i for i, (keys, _) in enumerate(self.demands) if keys in each.inside)
             number = _num_parts(wanted, has_demands=bool(demands))
