@@ -148,7 +148,8 @@ def _client(run: "Run") -> KeepsPrograms:
         raise EngineFailed("the program was never opened")
     if not isinstance(run.client, KeepsPrograms):
         raise NotBuilt(
-            f"a checkpoint on {type(run.client).__name__}", hint="Run the program on ramet.Engine(), or on a Ramet server."
+            f"a checkpoint on {type(run.client).__name__}",
+            hint="Run the program on ramet.Engine(), or on a Ramet server.",
         )
     return run.client
 

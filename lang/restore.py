@@ -63,7 +63,9 @@ class RestoredRun(Run):
         """Every lane gets its handle before the first of them goes on."""
         self.client = await self.settings.backend.connect()
         if not isinstance(self.client, KeepsPrograms):
-            raise NotBuilt(f"restoring a program on {type(self.client).__name__}", hint="Use ramet.Engine(), or a Ramet server.")
+            raise NotBuilt(
+                f"restoring a program on {type(self.client).__name__}", hint="Use ramet.Engine(), or a Ramet server."
+            )
         handles = {handle.branch_id: handle for handle in await self.client.restore(self._saved.program)}
         for branch, saved in zip(self.branches, self._saved.branches, strict=False):  # more may have been forked
             if saved.branch_id is not None:
