@@ -95,7 +95,7 @@ def test_grammars_survive_preemption() -> None:
     small, large = Driver(num_pages=24, page_size=4, high_water=3.0), Driver()
     for driver in (small, large):
         for number in range(6):
-            driver.submit(f"{number}: ".encode(), spec)
+            driver.submit(f"{number}: ".encode(), spec, program=f"program {number}")  # branches of one would wait
         driver.run()
     assert small.scheduler.counters.preemptions > 0
     for request in range(6):
