@@ -60,8 +60,9 @@ class DeviceMaskConfig:
     """Rules that may be open in each."""
     arena_bytes: int = 64 << 20
     """Tables of grammars; a usual schema takes 20 to 200 KB."""
-    num_rows: int = 1024
-    """Class rows, shared by all grammars of a vocabulary; each has a bit a token."""
+    num_rows: int = 4096
+    """Class rows, shared by all grammars of a vocabulary; each has a bit a token (25 MB of 49,152; 78 real schemas need
+    264)."""
 
 
 class _Compiled(Protocol):
