@@ -9,6 +9,16 @@ times are those of Justitia; there they are the order itself.)
 
 from typing import NamedTuple
 
+LARGE_COUNTS = 0.9
+"""What a program has had counts for this much of its cost. With all of it a very large program is never behind: its
+finish moves away as fast as it is served. The largest of S9's mix then completes in .53 of the time without fair
+shares, and in .50 with this, for half a percent more mean."""
+
+
+def predicted_cost(class_mean: float, attained: float) -> float:
+    """Total service of a program: the mean of its class, or nearly what it has had, if that is more."""
+    return max(class_mean, LARGE_COUNTS * attained)
+
 
 class FairShare(NamedTuple):
     """A program's place in virtual time."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from ramet.radix.node import Cursor
 from ramet.runtime.scheduler.estimator import GapEstimator, Key
-from ramet.runtime.scheduler.fairshare import FairShare, VirtualTime
+from ramet.runtime.scheduler.fairshare import FairShare, VirtualTime, predicted_cost
 from ramet.runtime.scheduler.gittins import ClassHistory, RunningMean
 from ramet.runtime.types import GapKind, ProgramSpec
 
@@ -318,8 +318,8 @@ class ProgramTable:
     # What is expected ------------------------------------------------------------------------------------------------
 
     def predicted_cost(self, program: Program) -> float:
-        """Total service: the mean of its class, or what it has had if that is more."""
-        return max(self.mean_cost(program.class_key), program.attained)
+        """Total service, for its fair share."""
+        return predicted_cost(self.mean_cost(program.class_key), program.attained)
 
     def mean_cost(self, class_key: tuple[str, str]) -> float:
         """Mean service of the finished programs of a class; of all programs, while none of the class has finished."""

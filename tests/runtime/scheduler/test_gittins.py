@@ -2,7 +2,7 @@
 
 import pytest
 
-from ramet.runtime.scheduler.fairshare import VirtualTime
+from ramet.runtime.scheduler.fairshare import VirtualTime, predicted_cost
 from ramet.runtime.scheduler.gittins import MIN_COMPLETIONS, ClassHistory, GittinsTable, blind_index, service_level
 
 
@@ -76,6 +76,18 @@ def test_a_guess_stands_in_one_line_with_what_is_known() -> None:
 
 def test_levels_double() -> None:
     assert [service_level(a, 1.0) for a in (0, 0.9, 1, 1.9, 2, 3.9, 4, 8)] == [0, 0, 1, 1, 2, 2, 3, 4]
+
+
+def test_a_very_large_program_falls_behind_its_fair_share_in_the_end() -> None:
+    """Served alone for ever it must not stay due for ever: its finish comes nearer than virtual time moves on."""
+    assert predicted_cost(10.0, 2.0) == 10.0
+    virtual = VirtualTime()
+    share, mean, served = virtual.join(), 10.0, 0.0
+    for _ in range(11):
+        assert virtual.now <= share.finish(predicted_cost(mean, served)) + mean
+        virtual.advance(10.0)
+        served += 10.0
+    assert virtual.now > share.finish(predicted_cost(mean, served)) + mean
 
 
 def test_virtual_time_shares_by_weight() -> None:
