@@ -95,6 +95,10 @@ class StragglersFirst:
         return self._inner.refresh_s
 
     @property
+    def epoch(self) -> int:
+        return self._inner.epoch
+
+    @property
     def reads_cache(self) -> bool:
         return self._inner.reads_cache
 

@@ -181,8 +181,8 @@ class ProgramTable:
         self.num_done = 0
         self.full_until_s = float("-inf")
         """Until then no new program is tried: one did not fit, and no other has ended since."""
-        self.must_rank = False
-        """Who stands where has changed: the line is ranked again at the next step."""
+        self.epoch = 0
+        """Moves on when who stands where has changed for all: the line is ranked again at the next step."""
         self._programs: dict[str, Program] = {}
         self._growth: dict[tuple[str, str], list[int]] = defaultdict(list)
 
@@ -299,8 +299,7 @@ class ProgramTable:
         if program is None:
             return None
         self.estimator.forget(program_id)
-        if self.full_until_s > float("-inf"):
-            self.full_until_s, self.must_rank = float("-inf"), True
+        self._no_longer_full()
         self.virtual.leave(program.share)
         if program.attained > 0:
             alike = (each.attained for each in self if each.class_key == program.class_key)
@@ -313,7 +312,19 @@ class ProgramTable:
 
     def refuse(self, until_s: float) -> None:
         """A program did not fit: until something changes, those that were let in go before all others."""
-        self.full_until_s, self.must_rank = until_s, True
+        self.full_until_s = until_s
+        self.epoch += 1
+
+    def is_full(self, now_s: float) -> bool:
+        """Does what was said when a program did not fit hold still?"""
+        if now_s >= self.full_until_s:
+            self._no_longer_full()
+        return now_s < self.full_until_s
+
+    def _no_longer_full(self) -> None:
+        if self.full_until_s > float("-inf"):
+            self.full_until_s = float("-inf")
+            self.epoch += 1
 
     # What is expected ------------------------------------------------------------------------------------------------
 

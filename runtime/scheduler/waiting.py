@@ -24,7 +24,7 @@ class WaitingRoom:
         self._line: list[Sequence] = []
         self._round: dict[Sequence, None] = {}
         """Who is still to be ranked again before all have been."""
-        self._ranked_at_s = 0.0
+        self._ranked_at_s, self._epoch = 0.0, order.epoch
 
     def __len__(self) -> int:
         return len(self._line)
@@ -46,13 +46,17 @@ class WaitingRoom:
         return self._line.index(seq, place)
 
     def is_stale(self, now_s: float) -> bool:
-        return len(self._line) > 1 and now_s - self._ranked_at_s > self._order.refresh_s / self._num_slices
+        if len(self._line) < 2:
+            return False
+        is_old = now_s - self._ranked_at_s > self._order.refresh_s / self._num_slices
+        return is_old or self._epoch != self._order.epoch
 
     def rank_again(self, now_s: float) -> None:
         """As many as the time since the last call asks for; all, where something has happened to all."""
         elapsed_s, refresh_s = now_s - self._ranked_at_s, self._order.refresh_s
         self._ranked_at_s = now_s
-        if elapsed_s >= refresh_s or self._num_slices == 1:
+        if elapsed_s >= refresh_s or self._num_slices == 1 or self._epoch != self._order.epoch:
+            self._epoch = self._order.epoch
             chosen = self._line
             self._round.clear()
         else:

@@ -21,7 +21,7 @@ from ramet.runtime.scheduler.policies.las import atlas, las
 from ramet.runtime.scheduler.policies.longest_prefix import LongestPrefixFirst
 from ramet.runtime.scheduler.policies.program_fcfs import program_fcfs
 from ramet.runtime.scheduler.policies.programs import ProgramOrder, never
-from ramet.runtime.scheduler.program_feed import ProgramFeed
+from ramet.runtime.scheduler.program_feed import Measured, ProgramFeed
 from ramet.runtime.scheduler.programs import Gap, Program, ProgramTable, reader_name
 from ramet.runtime.scheduler.retention import RetentionOrder
 from ramet.runtime.scheduler.scheduler import Scheduler
@@ -51,8 +51,8 @@ class MachineConfig:
     chunk_tokens: int = 8192
     """Tokens of a step, prompt and output together, before drafts."""
     num_drafts: int = 15
-    extra_wait_s: float = 2.0
-    """Q of the retention index."""
+    extra_wait_s: float | None = 2.0
+    """Q of the retention index; None: measured on the way, as the engine does."""
     host_tokens: int = 0
     """KV tokens of a host tier; 0: none."""
 
@@ -66,11 +66,17 @@ class Parts:
     tree: RadixTree = field(init=False)
     table: ProgramTable = field(init=False)
     retention: RetentionOrder = field(init=False)
+    measured: Measured = field(default_factory=Measured)
 
     def __post_init__(self) -> None:
         self.tree = RadixTree(self.config.page_size, clock=self.clock.now)
         self.table = ProgramTable(self.config.pool_tokens)
-        self.retention = RetentionOrder(self.table, self.rebuild_s, extra_wait_s=lambda: self.config.extra_wait_s)
+        self.retention = RetentionOrder(self.table, self.rebuild_s, extra_wait_s=self.extra_wait_s)
+
+    def extra_wait_s(self) -> float:
+        """Q: how much longer a return waits that finds its KV gone."""
+        given = self.config.extra_wait_s
+        return self.measured.extra_wait_s if given is None else given
 
     def rebuild_s(self, start: int, end: int) -> float:
         """R: from the host where there is one."""
@@ -268,7 +274,7 @@ def build_runner(policy: str, config: MachineConfig, without: frozenset[str] = f
     cache = PrefixCache(allocator, config.page_size, tree, built.eviction)
     scheduler = Scheduler(cache, built.order, built.admission, parts.clock)
     working_set = built.admission if isinstance(built.admission, ProgramAdmission) else None
-    feed = ProgramFeed(parts.table, tree, parts.clock, working_set)
+    feed = ProgramFeed(parts.table, tree, parts.clock, working_set, parts.measured)
     executor = SimulatedExecutor(config.cost, num_drafts=config.num_drafts, reads_shared_once="gang" not in without)
     host = HostTier(config.host_tokens, built.host_worth, config.cost.reload_s) if config.host_tokens else None
     runner = Runner(

@@ -15,6 +15,11 @@ class Order(Protocol):
         ...
 
     @property
+    def epoch(self) -> int:
+        """Moves on when something happened to the ranks of all: who waits is ranked again at once, however fresh."""
+        ...
+
+    @property
     def reads_cache(self) -> bool:
         """Ranks depend on `seq.num_matched`: the scheduler then looks up what waits before it ranks."""
         ...

@@ -10,6 +10,7 @@ class FirstComeFirstServed:
     """By arrival; a higher priority of the program goes before. A preempted turn keeps its place."""
 
     refresh_s: ClassVar[float] = math.inf
+    epoch: ClassVar[int] = 0
     reads_cache: ClassVar[bool] = False
 
     def rank(self, seq: Sequence, now_s: float) -> tuple[float, ...]:

@@ -16,6 +16,7 @@ class LongestPrefixFirst:
     change only with what is cached."""
 
     refresh_s: ClassVar[float] = 0.25
+    epoch: ClassVar[int] = 0
     reads_cache: ClassVar[bool] = True
 
     def __init__(self, *, ageing_tokens_per_s: float) -> None:

@@ -39,15 +39,13 @@ class ProgramOrder:
     ) -> None:
         """`by_admission`  programs that were let in go first; False where nothing lets programs in"""
         self._table, self._index, self._is_starving = table, index, is_starving
-        self._by_admission, self._refresh_s = by_admission, refresh_s
+        self._by_admission, self.refresh_s = by_admission, refresh_s
 
     @property
-    def refresh_s(self) -> float:
-        """At once, where the table says so."""
-        return 0.0 if self._table.must_rank else self._refresh_s
+    def epoch(self) -> int:
+        return self._table.epoch
 
     def rank(self, seq: Sequence, now_s: float) -> tuple[float, ...]:
-        self._table.must_rank = False
         program = self._table.find(seq.program_id)
         turn = program.turns.get(seq.id) if program is not None else None
         if program is None or turn is None:
@@ -61,6 +59,6 @@ class ProgramOrder:
 
     def _tier(self, program: Program, now_s: float) -> float:
         """While memory is full, who was let in goes before who was not."""
-        if program.is_admitted or not self._by_admission or now_s >= self._table.full_until_s:
+        if program.is_admitted or not self._by_admission or not self._table.is_full(now_s):
             return 0.0
         return 1.0 if program.num_turns > 1 else 2.0

@@ -54,7 +54,9 @@ def s5(traces: Path | None = None, *, num_sessions: int = 150, scales: Sequence[
 
 def _continuum(policy: str, scale: int, num_sessions: int) -> Replay:
     cost = named_cost("h100", _MODEL)
-    config = MachineConfig(cost=cost, pool_tokens=cost.pool_tokens, page_size=64, host_tokens=1_600_000)
+    config = MachineConfig(
+        cost=cost, pool_tokens=cost.pool_tokens, page_size=64, host_tokens=1_600_000, extra_wait_s=None
+    )
     return build_runner(policy, config).open_loop(continuum_sessions(scale, 0.13, num_sessions, seed=0))
 
 

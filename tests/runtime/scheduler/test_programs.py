@@ -126,9 +126,11 @@ def test_while_memory_is_full_a_new_program_stands_behind_those_that_were_let_in
     order = gittins(table)
     inside, outside = sequence("inside", 2, 1.0), sequence("outside", 3, 1.0)
     assert order.rank(outside, 2.0) < order.rank(inside, 2.0), "there is room: it has had least"
+    before = order.epoch
     table.refuse(until_s=10.0)
-    assert order.refresh_s == 0.0 and order.rank(inside, 2.0) < order.rank(outside, 2.0)
+    assert order.epoch == before + 1 and order.rank(inside, 2.0) < order.rank(outside, 2.0)
     assert order.rank(outside, 11.0) < order.rank(inside, 11.0), "it is tried again after a while"
+    assert order.epoch == before + 2, "who waits is ranked again when that while is over, and not one by one"
 
 
 # What waiting KV is worth

@@ -137,7 +137,7 @@ def test_a_long_line_is_ranked_again_a_slice_a_step_and_wholly_within_its_time()
     ranked: list[int] = []
 
     class Ageing:
-        refresh_s, reads_cache = 1.0, False
+        refresh_s, reads_cache, epoch = 1.0, False, 0
 
         def rank(self, seq, now_s: float) -> tuple[float, ...]:
             ranked.append(seq.id)
